@@ -1,0 +1,23 @@
+//! A pluggable storage environment for Linux.
+//!
+//! [`Env`] is everything a storage engine asks of the operating system: files, directories, locks,
+//! and a queue of batched reads and writes ([`IoQueue`]). One contract, several implementations;
+//! `docs/env.md` states the contract with its durability table and says how to write another one.
+//!
+//! The crate knows nothing of the engine above it. It starts no thread that the caller did not
+//! ask for, keeps no clock and writes no log: what happened is in [`EnvReport`].
+
+mod buffer;
+mod env;
+mod error;
+mod queue;
+mod report;
+
+pub use buffer::Buffer;
+pub use env::{
+    Access, DirEntry, Env, FileKind, FileLock, LogHandle, Metadata, RandomAccessFile, RandomRwFile,
+    WritableFile,
+};
+pub use error::{Error, ErrorKind, Outcome, Result};
+pub use queue::{Completion, IoQueue, Request, SerialQueue, read_batch};
+pub use report::{EnvReport, Fact};
