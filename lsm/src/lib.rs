@@ -1,0 +1,21 @@
+//! The Treering key-value engine: a log-structured merge tree whose files live on a pluggable
+//! storage environment.
+//!
+//! The engine touches files only through [`treering_env::Env`]. Its modules form layers; each
+//! imports only from those below it (`docs/ARCHITECTURE.md`).
+#![deny(unsafe_code)]
+
+mod checksum;
+mod clock;
+mod coding;
+mod cursor;
+mod error;
+mod filename;
+mod key;
+mod options;
+
+pub use clock::{Clock, SystemClock};
+pub use error::{Error, Result};
+pub use options::{
+    CfOptions, Compression, Durability, Options, ReadOptions, TailPolicy, WriteOptions,
+};
