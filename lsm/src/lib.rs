@@ -5,6 +5,7 @@
 //! imports only from those below it (`docs/ARCHITECTURE.md`).
 #![deny(unsafe_code)]
 
+mod batch;
 mod checksum;
 mod clock;
 mod coding;
@@ -14,6 +15,7 @@ mod filename;
 mod key;
 mod options;
 
+pub use batch::{FamilyRef, WriteBatch};
 pub use clock::{Clock, SystemClock};
 pub use error::{Error, Result};
 pub use options::{
