@@ -12,6 +12,9 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// The address of a buffer of at least this many bytes is a multiple of it.
+    pub(crate) const ALIGN: usize = 4096;
+
     /// A buffer of `len` zeros.
     pub fn zeroed(len: usize) -> Self {
         Self { bytes: vec![0; len] }

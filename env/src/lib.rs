@@ -8,10 +8,14 @@
 //! ask for, keeps no clock and writes no log: what happened is in [`EnvReport`].
 
 mod buffer;
+mod counters;
 mod env;
 mod error;
+mod os_file;
 mod queue;
 mod report;
+mod sync;
+mod sys;
 
 pub use buffer::Buffer;
 pub use env::{

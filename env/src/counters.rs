@@ -1,0 +1,188 @@
+//! How often everything happened, per environment: relaxed counters in padded shards, so that
+//! threads that count do not share a cache line.
+
+use crate::EnvReport;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+
+/// Shards per environment. Threads are dealt out to them in turn; more threads than this share.
+const SHARDS: usize = 16;
+
+/// Declares [`Count`] and the names under which a report shows it.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        /// One counter of an environment.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Count { $($(#[$doc])* $variant,)* }
+
+        impl Count {
+            /// Every counter, in the order of its discriminant.
+            const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name in [`EnvReport::counters`].
+            const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// A NOWAIT read gave everything that was asked for.
+    NowaitHit => "nowait_hit",
+    /// A NOWAIT read gave a prefix; only the rest was fetched.
+    NowaitShort => "nowait_short",
+    /// A NOWAIT read gave nothing.
+    NowaitMiss => "nowait_miss",
+    /// A NOWAIT read was refused, which latched its file.
+    NowaitUnsupported => "nowait_unsupported",
+    /// A NOWAIT read was left out because hardly any had hit lately.
+    NowaitSkipped => "nowait_skipped",
+    /// A miss was probed a second time to learn whether misses start the read: they do.
+    KickYes => "kick_probe_yes",
+    /// The same probe, and the range was still not there.
+    KickNo => "kick_probe_no",
+    /// Read-ahead hints given to the kernel.
+    WillNeed => "willneed",
+    /// Blocking positional reads.
+    Preads => "preads",
+    /// Blocking reads in place of something that could not be done as planned.
+    FallbackPreads => "fallback_preads",
+    /// Reads that returned less than asked before the end of the file.
+    ShortReads => "short_reads",
+    /// Positional writes.
+    Pwrites => "pwrites",
+    /// Writes on the calling thread in place of something that could not be done as planned.
+    FallbackPwrites => "fallback_pwrites",
+    /// Writes that took less than given.
+    ShortWrites => "short_writes",
+    /// Calls repeated after EINTR.
+    RetriedEintr => "retried_eintr",
+    /// Calls repeated after EAGAIN.
+    RetriedEagain => "retried_eagain",
+    /// Operations repeated after a spontaneous ECANCELED.
+    RetriedCanceled => "retried_canceled",
+    /// Operations repeated after EFAULT.
+    RetriedEfault => "retried_efault",
+    /// Operations repeated after any other passing failure.
+    RetriedOther => "retried_other",
+    /// Flushes to the medium, full ones included.
+    Syncs => "syncs",
+    /// Full flushes (fsync) among them.
+    FullSyncs => "full_syncs",
+    /// Directory flushes.
+    DirSyncs => "dir_syncs",
+    /// Hints to start write-back of a finished range.
+    RangeFlushes => "range_flushes",
+    /// The same, failed and ignored.
+    RangeFlushFailed => "range_flush_failed",
+    /// Bytes copied because a direct read was not aligned.
+    BounceBytes => "bounce_bytes",
+    /// Reads answered by a memory mapping.
+    MmapReads => "mmap_reads",
+    /// The most reads that one queue had issued or ready at once.
+    InFlightPeak => "in_flight_peak",
+    /// Reads given to a ring.
+    RingReads => "ring_reads",
+    /// Writes given to a ring.
+    RingWrites => "ring_writes",
+    /// Calls of `io_uring_enter`.
+    RingEnters => "ring_enters",
+    /// Completions taken from a ring.
+    RingCqes => "ring_cqes",
+    /// Queues that found no free ring.
+    PoolEmpty => "pool_empty",
+    /// Rings given up after a defect.
+    RingRetired => "ring_retired",
+    /// Blocks written by their owner because the reactor had not taken them yet.
+    TakenBack => "taken_back",
+    /// How often the circuit breaker opened.
+    BreakerOpened => "breaker_opened",
+    /// Operations on registered buffers.
+    FixedUsed => "fixed_used",
+    /// Registered buffers refused by the kernel.
+    FixedRefused => "fixed_refused",
+}
+
+const COUNTS: usize = Count::ALL.len();
+
+/// Aligned so that two shards never share a cache line, nor a pair that is fetched together.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shard([AtomicU64; COUNTS]);
+
+/// The counters of one environment.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    shards: [Shard; SHARDS],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self { shards: std::array::from_fn(|_| Shard(std::array::from_fn(|_| AtomicU64::new(0)))) }
+    }
+}
+
+impl Counters {
+    /// Counts `n` more. Relaxed: counters order nothing.
+    pub(crate) fn add(&self, count: Count, n: u64) {
+        self.shards[shard()].0[count as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Counts one more.
+    pub(crate) fn bump(&self, count: Count) {
+        self.add(count, 1);
+    }
+
+    /// Raises a level (a counter named `..._peak`) to at least `level`.
+    pub(crate) fn peak(&self, count: Count, level: u64) {
+        debug_assert!(count.name().ends_with("_peak"), "levels are named so in reports");
+        self.shards[shard()].0[count as usize].fetch_max(level, Ordering::Relaxed);
+    }
+
+    /// The present value.
+    pub(crate) fn get(&self, count: Count) -> u64 {
+        let values = self.shards.iter().map(|s| s.0[count as usize].load(Ordering::Relaxed));
+        if count.name().ends_with("_peak") { values.max().unwrap_or(0) } else { values.sum() }
+    }
+
+    /// Writes every counter into `report`.
+    pub(crate) fn fill(&self, report: &mut EnvReport) {
+        for &count in Count::ALL {
+            report.counters.insert(count.name(), self.get(count));
+        }
+    }
+}
+
+/// The calling thread's shard.
+fn shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    }
+    // A thread whose locals are gone already still counts.
+    MINE.try_with(|mine| *mine).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_many_threads_add_up_and_peaks_do_not() {
+        let counters = Counters::default();
+        std::thread::scope(|scope| {
+            for level in 1..=20 {
+                let counters = &counters;
+                scope.spawn(move || {
+                    counters.add(Count::Preads, 3);
+                    counters.peak(Count::InFlightPeak, level);
+                });
+            }
+        });
+        let mut report = EnvReport::new("test");
+        counters.fill(&mut report);
+        assert_eq!(report.counter("preads"), 60);
+        assert_eq!(report.counter("in_flight_peak"), 20);
+        assert_eq!(report.counters.len(), COUNTS);
+    }
+}

@@ -1,0 +1,335 @@
+//! A file of the operating system open for reading: the concrete type that every queue of ours
+//! recognises, whichever of our environments opened it.
+//!
+//! Invariants:
+//! * A NOWAIT read succeeds or defers; it never turns into an error or an end of file.
+//! * That NOWAIT is not supported is remembered for the file that showed it, never for others.
+//! * A range that the file cannot fill is an error before any memory is allocated for it.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::counters::{Count, Counters};
+use crate::sync::{Arc, AtomicU8, Mutex, Ordering};
+use crate::sys::{Advice, FileStat, OpenMode, Sys, settled, uninterrupted};
+use crate::{Access, Error, ErrorKind, RandomAccessFile, Result};
+
+pub(crate) use device::{BatchPlan, Device, Kick};
+pub(crate) use direct::DirectAlign;
+
+mod device;
+mod direct;
+
+/// The longest range given to one read-ahead hint: kernels cut longer ones short.
+const HINT_LEN: u64 = 256 * 1024;
+/// The most hints one call gives.
+const HINTS: u64 = 256;
+
+/// What the files of one environment share.
+#[derive(Debug)]
+pub(crate) struct Os {
+    pub(crate) sys: Arc<dyn Sys>,
+    pub(crate) counters: Counters,
+    devices: Mutex<HashMap<u64, Arc<Device>>>,
+}
+
+impl Os {
+    pub(crate) fn new(sys: Arc<dyn Sys>) -> Arc<Self> {
+        Arc::new(Self { sys, counters: Counters::default(), devices: Mutex::default() })
+    }
+
+    /// The device with that `st_dev`, the same for all its files.
+    fn device(&self, id: u64) -> Arc<Device> {
+        let mut devices = self.devices.lock();
+        Arc::clone(devices.entry(id).or_insert_with(|| Arc::new(Device::new(id))))
+    }
+
+    /// Every device met so far, for reports.
+    pub(crate) fn devices(&self) -> Vec<Arc<Device>> {
+        self.devices.lock().values().cloned().collect()
+    }
+
+    /// Opens a path, repeating what was interrupted.
+    pub(crate) fn open_fd(&self, path: &Path, mode: OpenMode, op: &'static str) -> Result<OwnedFd> {
+        uninterrupted(&self.counters, || self.sys.open(path, mode))
+            .map_err(|errno| Error::from_errno(errno, op, path))
+    }
+
+    fn stat_fd(&self, fd: &OwnedFd, path: &Path) -> Result<FileStat> {
+        uninterrupted(&self.counters, || self.sys.stat_fd(fd.as_fd()))
+            .map_err(|errno| Error::from_errno(errno, "open", path))
+    }
+}
+
+/// What is known about NOWAIT reads of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Latch {
+    Unknown,
+    Works,
+    Unsupported,
+}
+
+/// What a NOWAIT read gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nowait {
+    /// Everything.
+    Full,
+    /// The first so many bytes, at least one and not all.
+    Short(usize),
+    /// Nothing; a plain read must follow.
+    Miss,
+    /// Nothing, and it never will for this file: do not ask again.
+    Unsupported,
+}
+
+/// A file open for reading.
+#[derive(Debug)]
+pub(crate) struct OsFile {
+    os: Arc<Os>,
+    fd: OwnedFd,
+    path: PathBuf,
+    /// The size at open; `None` for a file that may change in place, whose size is asked for.
+    fixed_size: Option<u64>,
+    access: Access,
+    direct: Option<DirectAlign>,
+    device: Arc<Device>,
+    nowait: AtomicU8,
+}
+
+impl OsFile {
+    /// Opens an existing file. With `direct` its reads go past the page cache; a file system that
+    /// refuses that is an error, not another way of reading.
+    pub(crate) fn open(os: &Arc<Os>, path: &Path, access: Access, direct: bool) -> Result<Self> {
+        let mode = if direct { OpenMode::ReadDirect } else { OpenMode::Read };
+        let fd = os.open_fd(path, mode, "open").map_err(|error| {
+            let refused = direct && error.errno() == Some(libc::EINVAL);
+            if refused { no_direct(path) } else { error }
+        })?;
+        let stat = os.stat_fd(&fd, path)?;
+        let direct = match direct {
+            false => None,
+            true => Some(DirectAlign::of(stat.direct).ok_or_else(|| no_direct(path))?),
+        };
+        if access == Access::Random && direct.is_none() {
+            // Advice: a file system that will not take it still reads right.
+            let _ = os.sys.fadvise(fd.as_fd(), 0, 0, Advice::Random);
+        }
+        Self::from_parts(os, fd, path, stat, access, direct)
+    }
+
+    /// Opens a file that may change in place, creating it if absent. Never direct.
+    pub(crate) fn open_rw(os: &Arc<Os>, path: &Path) -> Result<Self> {
+        let fd = os.open_fd(path, OpenMode::ReadWrite, "open")?;
+        let stat = os.stat_fd(&fd, path)?;
+        let mut file = Self::from_parts(os, fd, path, stat, Access::Random, None)?;
+        file.fixed_size = None;
+        Ok(file)
+    }
+
+    fn from_parts(
+        os: &Arc<Os>,
+        fd: OwnedFd,
+        path: &Path,
+        stat: FileStat,
+        access: Access,
+        direct: Option<DirectAlign>,
+    ) -> Result<Self> {
+        if stat.is_dir {
+            return Err(Error::from_errno(libc::EISDIR, "open", path));
+        }
+        Ok(Self {
+            os: Arc::clone(os),
+            fd,
+            path: path.to_path_buf(),
+            fixed_size: Some(stat.size),
+            access,
+            direct,
+            device: os.device(stat.device),
+            nowait: AtomicU8::new(Latch::Unknown as u8),
+        })
+    }
+
+    /// The file behind a trait object, if it is one of ours.
+    pub(crate) fn of(file: &dyn RandomAccessFile) -> Option<&Self> {
+        (file as &dyn Any).downcast_ref()
+    }
+
+    /// The descriptor, open as long as this file.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The alignment its reads need, if it reads past the page cache.
+    pub(crate) fn direct(&self) -> Option<DirectAlign> {
+        self.direct
+    }
+
+    /// The device it is on.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// How it was said to be read.
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// What is known about NOWAIT reads of this file. Relaxed: it guards no other memory.
+    pub(crate) fn nowait_latch(&self) -> Latch {
+        match self.nowait.load(Ordering::Relaxed) {
+            l if l == Latch::Works as u8 => Latch::Works,
+            l if l == Latch::Unsupported as u8 => Latch::Unsupported,
+            _ => Latch::Unknown,
+        }
+    }
+
+    /// Remembers that this file refuses NOWAIT, or whatever else its file system does not do on a
+    /// ring: it is read by plain calls from now on.
+    pub(crate) fn latch_unsupported(&self) {
+        self.nowait.store(Latch::Unsupported as u8, Ordering::Relaxed);
+    }
+
+    /// Fails if the file cannot fill the range; to be asked before memory is made for it.
+    pub(crate) fn check_range(&self, offset: u64, len: usize) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let size = self.current_size()?;
+        if len as u64 <= size.saturating_sub(offset) {
+            return Ok(());
+        }
+        Err(Error::unexpected_eof(&self.path, offset, len, size))
+    }
+
+    fn current_size(&self) -> Result<u64> {
+        match self.fixed_size {
+            Some(size) => Ok(size),
+            None => self.os.stat_fd(&self.fd, &self.path).map(|stat| stat.size),
+        }
+    }
+
+    /// Takes what the page cache has of a range that is inside the file. Never waits for the
+    /// device, never fails: what it does not give must be read by a plain read. `buf` holds what
+    /// the answer says and is otherwise unspecified.
+    pub(crate) fn read_nowait(&self, buf: &mut [u8], offset: u64, counters: &Counters) -> Nowait {
+        if self.nowait_latch() == Latch::Unsupported {
+            return Nowait::Unsupported;
+        }
+        let sys = &self.os.sys;
+        match uninterrupted(counters, || sys.read_nowait(self.fd(), buf, offset)) {
+            Ok(n) if n >= buf.len() => {
+                self.latch_works();
+                counters.bump(Count::NowaitHit);
+                Nowait::Full
+            }
+            // Kernels 5.9 and 5.10 say 0 at page boundaries in mid-file: not an end of file.
+            Ok(0) => {
+                counters.bump(Count::NowaitMiss);
+                Nowait::Miss
+            }
+            Ok(n) => {
+                self.latch_works();
+                counters.bump(Count::NowaitShort);
+                Nowait::Short(n)
+            }
+            Err(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM) => {
+                self.latch_unsupported();
+                counters.bump(Count::NowaitUnsupported);
+                Nowait::Unsupported
+            }
+            Err(errno) => {
+                if errno == libc::EAGAIN {
+                    self.latch_works();
+                }
+                // Any other error is left to the plain read that follows: its word is final.
+                counters.bump(Count::NowaitMiss);
+                Nowait::Miss
+            }
+        }
+    }
+
+    fn latch_works(&self) {
+        if self.nowait_latch() == Latch::Unknown {
+            self.nowait.store(Latch::Works as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Fills `buf` from `offset` by plain reads on the calling thread, whatever it takes: short
+    /// reads go on, interruptions are repeated. The last resort of every queue; its result is
+    /// final.
+    pub(crate) fn pread_exact(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        counters: &Counters,
+    ) -> Result<()> {
+        self.check_range(offset, buf.len())?;
+        if let Some(align) = self.direct {
+            return direct::read_exact(self, align, buf, offset, counters);
+        }
+        let (len, mut filled, mut stuck) = (buf.len(), 0, 0);
+        while filled < len {
+            let at = offset + filled as u64;
+            let rest = &mut buf[filled..];
+            counters.bump(Count::Preads);
+            let got = settled(counters, || self.os.sys.pread(self.fd(), rest, at))
+                .map_err(|errno| Error::from_errno(errno, "read", &self.path).at(at))?;
+            // Nothing below the known size may be a file cut short, or a slip: ask once more.
+            stuck = if got == 0 { stuck + 1 } else { 0 };
+            if stuck == 2 {
+                return Err(Error::unexpected_eof(&self.path, offset, len, self.size()));
+            }
+            filled += got;
+            if filled < len {
+                counters.bump(Count::ShortReads);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the kernel to start reading a range, in pieces that it does not cut short.
+    pub(crate) fn hint(&self, offset: u64, len: u64, counters: &Counters) {
+        if self.direct.is_some() {
+            return;
+        }
+        let end = offset.saturating_add(len).min(self.size());
+        let mut at = offset;
+        for _ in 0..HINTS {
+            if at >= end {
+                break;
+            }
+            let piece = HINT_LEN.min(end - at);
+            counters.bump(Count::WillNeed);
+            // A hint: what it does not start, the read will.
+            let _ = self.os.sys.fadvise(self.fd(), at, piece, Advice::WillNeed);
+            at += piece;
+        }
+    }
+}
+
+impl RandomAccessFile for OsFile {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.pread_exact(buf, offset, &self.os.counters)
+    }
+
+    fn size(&self) -> u64 {
+        // A descriptor that is open can only be refused by a failing device or server; a read of
+        // it then says what is wrong.
+        self.current_size().unwrap_or(0)
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        self.hint(offset, len, &self.os.counters);
+    }
+}
+
+fn no_direct(path: &Path) -> Error {
+    let message = "direct reads were asked for, but this file system does not do direct I/O";
+    Error::new(ErrorKind::Unsupported, "open", path, message)
+}

@@ -1,0 +1,141 @@
+//! Direct reads: the window that a range must be widened to, and the loop that fills it.
+
+use crate::counters::{Count, Counters};
+use crate::os_file::OsFile;
+use crate::sys::{DirectSupport, settled};
+use crate::{Buffer, Error, ErrorKind, RandomAccessFile, Result};
+
+/// What a kernel that does not say is taken to need: the largest block size in use.
+const DEFAULT_ALIGN: u32 = 4096;
+
+/// The multiples that direct I/O on one file needs. Both are powers of two of at most 4096 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirectAlign {
+    pub(crate) memory: usize,
+    pub(crate) offset: u64,
+}
+
+impl DirectAlign {
+    /// From the file system's answer; `None` if it refuses direct I/O or wants more than a
+    /// [`Buffer`] is aligned to.
+    pub(crate) fn of(support: DirectSupport) -> Option<Self> {
+        let (memory, offset) = match support {
+            DirectSupport::No => return None,
+            DirectSupport::Unknown => (DEFAULT_ALIGN, DEFAULT_ALIGN),
+            DirectSupport::Aligned { memory, offset } => (memory, offset),
+        };
+        let fits = |n: u32| n.is_power_of_two() && n as usize <= Buffer::ALIGN;
+        (fits(memory) && offset.is_power_of_two() && offset <= 1 << 16)
+            .then(|| Self { memory: memory as usize, offset: offset.into() })
+    }
+
+    /// The smallest aligned range that holds `offset..offset + len`, as start and length.
+    pub(crate) fn window(self, offset: u64, len: usize) -> (u64, usize) {
+        let mask = self.offset - 1;
+        let start = offset & !mask;
+        let end = (offset + len as u64 + mask) & !mask;
+        (start, usize::try_from(end - start).expect("at most two blocks more than a usize"))
+    }
+
+    /// Whether a range can be read into that memory as it is.
+    pub(crate) fn fits(self, buf: &[u8], offset: u64) -> bool {
+        let block = self.offset - 1;
+        buf.as_ptr().addr() & (self.memory - 1) == 0
+            && offset & block == 0
+            && buf.len() as u64 & block == 0
+    }
+}
+
+/// Fills `buf` from a file opened for direct I/O; the range is known to be inside the file.
+pub(super) fn read_exact(
+    file: &OsFile,
+    align: DirectAlign,
+    buf: &mut [u8],
+    offset: u64,
+    counters: &Counters,
+) -> Result<()> {
+    if align.fits(buf, offset) {
+        let len = buf.len();
+        return fill_window(file, align, buf, offset, len, counters);
+    }
+    let (start, window_len) = align.window(offset, buf.len());
+    let skip = usize::try_from(offset - start).expect("less than a block");
+    let mut window = Buffer::zeroed(window_len);
+    fill_window(file, align, window.as_mut_slice(), start, skip + buf.len(), counters)?;
+    buf.copy_from_slice(&window[skip..skip + buf.len()]);
+    counters.add(Count::BounceBytes, buf.len() as u64);
+    Ok(())
+}
+
+/// Reads an aligned window until its first `wanted` bytes are there. A short read resumes at the
+/// last aligned offset below what arrived, since a direct read cannot begin anywhere else.
+pub(super) fn fill_window(
+    file: &OsFile,
+    align: DirectAlign,
+    window: &mut [u8],
+    start: u64,
+    wanted: usize,
+    counters: &Counters,
+) -> Result<()> {
+    let block = usize::try_from(align.offset).expect("at most 64 KiB");
+    let mut filled = 0;
+    let mut stuck = 0;
+    while filled < wanted {
+        let from = filled & !(block - 1);
+        let at = start + from as u64;
+        let tail = &mut window[from..];
+        counters.bump(Count::Preads);
+        let got = settled(counters, || file.os.sys.pread(file.fd(), tail, at))
+            .map_err(|errno| direct_error(file, align, errno).at(at))?;
+        if from + got > filled {
+            filled = from + got;
+            stuck = 0;
+        } else {
+            stuck += 1;
+        }
+        if filled < wanted {
+            counters.bump(Count::ShortReads);
+        }
+        if stuck == 2 {
+            return Err(Error::unexpected_eof(&file.path, start, wanted, file.size()));
+        }
+    }
+    Ok(())
+}
+
+fn direct_error(file: &OsFile, align: DirectAlign, errno: i32) -> Error {
+    if errno != libc::EINVAL {
+        return Error::from_errno(errno, "read", &file.path);
+    }
+    let (memory, offset) = (align.memory, align.offset);
+    let message = format!(
+        "the file system refused a direct read aligned to {offset} bytes in the file and {memory} \
+         in memory"
+    );
+    Error::new(ErrorKind::Unsupported, "read", &file.path, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_the_smallest_aligned_range_around_the_bytes() {
+        let align = DirectAlign { memory: 512, offset: 512 };
+        assert_eq!(align.window(0, 512), (0, 512));
+        assert_eq!(align.window(511, 2), (0, 1024));
+        assert_eq!(align.window(8 + 4096, 512), (4096, 1024));
+        assert_eq!(align.window(1024, 0), (1024, 0));
+    }
+
+    #[test]
+    fn alignments_that_a_buffer_cannot_keep_are_refused() {
+        let of = |memory, offset| DirectAlign::of(DirectSupport::Aligned { memory, offset });
+        assert_eq!(of(4, 512), Some(DirectAlign { memory: 4, offset: 512 }));
+        assert_eq!(of(8192, 512), None);
+        assert_eq!(of(512, 3000), None);
+        assert_eq!(DirectAlign::of(DirectSupport::No), None);
+        let default = DirectAlign { memory: 4096, offset: 4096 };
+        assert_eq!(DirectAlign::of(DirectSupport::Unknown), Some(default));
+    }
+}
