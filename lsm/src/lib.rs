@@ -13,6 +13,7 @@ mod cursor;
 mod error;
 mod filename;
 mod key;
+mod memtable;
 mod options;
 
 pub use batch::{FamilyRef, WriteBatch};
