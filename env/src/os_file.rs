@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use crate::buffer::BufferPool;
 use crate::counters::{Count, Counters};
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering};
 use crate::sys::{Advice, FileStat, OpenMode, Sys, settled, uninterrupted};
@@ -32,12 +33,18 @@ const HINTS: u64 = 256;
 pub(crate) struct Os {
     pub(crate) sys: Arc<dyn Sys>,
     pub(crate) counters: Counters,
+    pub(crate) pool: Arc<BufferPool>,
     devices: Mutex<HashMap<u64, Arc<Device>>>,
 }
 
 impl Os {
     pub(crate) fn new(sys: Arc<dyn Sys>) -> Arc<Self> {
-        Arc::new(Self { sys, counters: Counters::default(), devices: Mutex::default() })
+        Self::with_pool(sys, BufferPool::new(BufferPool::DEFAULT_BUDGET))
+    }
+
+    pub(crate) fn with_pool(sys: Arc<dyn Sys>, pool: Arc<BufferPool>) -> Arc<Self> {
+        let (counters, devices) = Default::default();
+        Arc::new(Self { sys, counters, pool, devices })
     }
 
     /// The device with that `st_dev`, the same for all its files.

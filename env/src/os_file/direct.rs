@@ -60,7 +60,7 @@ pub(super) fn read_exact(
     }
     let (start, window_len) = align.window(offset, buf.len());
     let skip = usize::try_from(offset - start).expect("less than a block");
-    let mut window = Buffer::zeroed(window_len);
+    let mut window = file.os.pool.take(window_len);
     fill_window(file, align, window.as_mut_slice(), start, skip + buf.len(), counters)?;
     buf.copy_from_slice(&window[skip..skip + buf.len()]);
     counters.add(Count::BounceBytes, buf.len() as u64);
