@@ -11,6 +11,7 @@ mod buffer;
 mod counters;
 mod env;
 mod error;
+mod mem;
 mod os_file;
 mod queue;
 mod report;
@@ -23,5 +24,6 @@ pub use env::{
     WritableFile,
 };
 pub use error::{Error, ErrorKind, Outcome, Result};
+pub use mem::{Choice, CrashPolicy, MemEnv, Subject, When};
 pub use queue::{Completion, IoQueue, Request, SerialQueue, read_batch};
 pub use report::{EnvReport, Fact};
