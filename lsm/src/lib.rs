@@ -14,6 +14,7 @@ mod error;
 mod filename;
 mod key;
 mod memtable;
+mod merge_iter;
 mod options;
 
 pub use batch::{FamilyRef, WriteBatch};
