@@ -12,6 +12,7 @@ mod coding;
 mod cursor;
 mod error;
 mod filename;
+mod iter;
 mod key;
 mod memtable;
 mod merge_iter;
@@ -20,6 +21,7 @@ mod options;
 pub use batch::{FamilyRef, WriteBatch};
 pub use clock::{Clock, SystemClock};
 pub use error::{Error, Result};
+pub use iter::{DbCursor, Range};
 pub use options::{
     CfOptions, Compression, Durability, Options, ReadOptions, TailPolicy, WriteOptions,
 };
