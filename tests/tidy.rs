@@ -1,0 +1,281 @@
+//! House rules that a machine can check.
+//!
+//! Goal: what `docs/STYLE.md` asks of the text of the sources holds at every commit.
+//! Method: read every source file of the workspace as text and look.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines a file may have. The soft limit is a ratchet: files above it are listed with the length
+/// they may not outgrow.
+const SOFT_LIMIT: usize = 600;
+const HARD_LIMIT: usize = 800;
+const ABOVE_SOFT_LIMIT: &[(&str, usize)] = &[];
+
+/// The only files that may contain `unsafe`.
+const MAY_HOLD_UNSAFE: &[&str] = &[];
+
+/// The layer of each module of the engine; a module imports only from layers below its own.
+const LAYERS: &[(u8, &[&str])] = &[
+    (0, &["checksum", "clock", "coding", "error", "filename", "key", "options"]),
+    (1, &["batch", "block_cache", "cursor", "memtable", "record"]),
+    (2, &["table", "table_cache"]),
+    (3, &["level", "merge_iter", "version", "wal"]),
+    (4, &["compaction", "stats"]),
+    (5, &["db", "inspect", "iter"]),
+];
+
+/// Modules of one layer that know each other, in the one direction that they do.
+const SAME_LAYER: &[(&str, &str)] = &[];
+
+/// Files whose constants are part of a format, so that each stands in `docs/format/` by name.
+const FORMAT_FILES: &[&str] = &[];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files_under(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                files_under(&path, extension, found);
+            }
+        } else if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+}
+
+/// Every file with `extension`, by its path from the root.
+fn files(extension: &str) -> BTreeMap<String, String> {
+    let mut found = Vec::new();
+    files_under(&root(), extension, &mut found);
+    let files: BTreeMap<_, _> = found
+        .into_iter()
+        .map(|path| {
+            let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+            (name, fs::read_to_string(path).unwrap())
+        })
+        .collect();
+    assert!(!files.is_empty(), "no .{extension} file found: the walk is broken");
+    files
+}
+
+fn report(problems: &[String]) {
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}
+
+/// The code of a line: without its comment.
+fn code(line: &str) -> &str {
+    line.split("//").next().unwrap_or("")
+}
+
+#[test]
+fn files_have_a_subject_and_a_bounded_length() {
+    let mut problems = Vec::new();
+    for (name, text) in files("rs") {
+        let lines = text.lines().count();
+        let allowed = ABOVE_SOFT_LIMIT.iter().find(|(file, _)| *file == name);
+        let limit = allowed.map_or(SOFT_LIMIT, |(_, limit)| *limit).min(HARD_LIMIT);
+        if lines > limit {
+            problems.push(format!("{name}: {lines} lines; at most {limit}: split it by subject"));
+        }
+        if allowed.is_some() && lines <= SOFT_LIMIT {
+            problems.push(format!("{name}: {lines} lines; take it off ABOVE_SOFT_LIMIT"));
+        }
+        let first = text.lines().find(|line| !line.starts_with("#!"));
+        if !first.is_some_and(|line| line.starts_with("//!")) {
+            problems.push(format!("{name}: begins without //! that says what the file is for"));
+        }
+        if name.ends_with("/mod.rs") {
+            problems.push(format!("{name}: name the file after its module"));
+        }
+    }
+    report(&problems);
+}
+
+#[test]
+fn sources_are_ascii_and_hold_no_leftovers() {
+    let mut problems = Vec::new();
+    let leftovers = ["TO".to_owned() + "DO", "FIX".to_owned() + "ME", "X".repeat(3)];
+    for (name, text) in files("rs") {
+        for (number, line) in text.lines().enumerate() {
+            if !line.is_ascii() {
+                problems.push(format!("{name}:{}: not ASCII", number + 1));
+            }
+            if leftovers.iter().any(|word| line.contains(word.as_str())) {
+                problems.push(format!("{name}:{}: unfinished business", number + 1));
+            }
+            if line.contains(&("#[ig".to_owned() + "nore")) {
+                problems.push(format!("{name}:{}: a test that does not run", number + 1));
+            }
+        }
+    }
+    report(&problems);
+}
+
+#[test]
+fn unsafe_code_stands_in_the_listed_files_only_and_is_justified() {
+    let mut problems = Vec::new();
+    let mut holders = Vec::new();
+    for (name, text) in files("rs") {
+        let lines: Vec<_> = text.lines().collect();
+        for (number, line) in lines.iter().enumerate() {
+            let mut words = code(line).split(|c: char| !(c.is_alphanumeric() || c == '_'));
+            if !words.any(|word| word == "unsafe") || line.contains('"') {
+                continue;
+            }
+            holders.push(name.clone());
+            let before = &lines[number.saturating_sub(10)..number];
+            let declared = line.contains("unsafe fn") || line.contains("unsafe extern");
+            if !declared && !before.iter().any(|line| line.contains("SAFETY:")) {
+                problems.push(format!("{name}:{}: unsafe without SAFETY:", number + 1));
+            }
+        }
+    }
+    holders.dedup();
+    for name in &holders {
+        if !MAY_HOLD_UNSAFE.contains(&name.as_str()) {
+            problems.push(format!("{name}: holds unsafe and is not on the list"));
+        }
+    }
+    for name in MAY_HOLD_UNSAFE {
+        if !holders.iter().any(|holder| holder == name) {
+            problems.push(format!("{name}: holds no unsafe any more; take it off the list"));
+        }
+    }
+    report(&problems);
+}
+
+#[test]
+fn the_engine_reaches_files_through_the_environment_only() {
+    let mut problems = Vec::new();
+    for (name, text) in files("rs") {
+        if !name.starts_with("lsm/src/") && !name.starts_with("src/raft_log") {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            for word in ["std::fs", "std::os", "libc"] {
+                if line.contains(word) {
+                    problems.push(format!("{name}:{}: {word}", number + 1));
+                }
+            }
+        }
+    }
+    report(&problems);
+}
+
+fn layer_of(module: &str) -> Option<u8> {
+    LAYERS.iter().find(|(_, modules)| modules.contains(&module)).map(|(layer, _)| *layer)
+}
+
+/// The modules named as `crate::module` in a line, `use crate::{a, b::c}` included.
+fn imported(line: &str) -> Vec<String> {
+    let mut modules = Vec::new();
+    for (at, _) in line.match_indices("crate::") {
+        let rest = &line[at + "crate::".len()..];
+        let list = rest.strip_prefix('{').and_then(|rest| rest.split('}').next());
+        for item in list.unwrap_or(rest).split(',') {
+            let word: String =
+                item.trim().chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+            modules.push(word);
+            if list.is_none() {
+                break;
+            }
+        }
+    }
+    modules
+}
+
+#[test]
+fn modules_of_the_engine_import_from_below_only() {
+    let mut problems = Vec::new();
+    let mut seen = 0;
+    for (name, text) in files("rs") {
+        let Some(path) = name.strip_prefix("lsm/src/") else { continue };
+        let module = path.split('/').next().unwrap().trim_end_matches(".rs");
+        if module == "lib" || path.ends_with("tests.rs") {
+            continue;
+        }
+        let Some(own) = layer_of(module) else {
+            problems.push(format!("{name}: module {module} is in no layer"));
+            continue;
+        };
+        for (number, line) in text.lines().enumerate() {
+            if line.trim_start() == "mod tests {" {
+                break;
+            }
+            for other in imported(code(line)) {
+                let Some(layer) = layer_of(&other) else { continue };
+                seen += 1;
+                let together = SAME_LAYER.contains(&(module, other.as_str()));
+                // Layer 0 knows itself: errors, options and coding are small and used by each other.
+                let below = layer < own || (own == 0 && layer == 0);
+                if other != module && !below && !together {
+                    let line = number + 1;
+                    problems.push(format!("{name}:{line}: {module} ({own}) uses {other} ({layer})"));
+                }
+            }
+        }
+    }
+    assert!(seen > 20, "only {seen} imports found: the search is broken");
+    report(&problems);
+}
+
+#[test]
+fn crates_import_one_way() {
+    let manifest = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let env = manifest("env/Cargo.toml");
+    assert!(!env.contains("treering-lsm"), "env must not know the engine");
+    let lsm = manifest("lsm/Cargo.toml");
+    assert!(!lsm.contains("path = \"..\""), "the engine must not know the facade");
+}
+
+#[test]
+fn every_format_constant_is_described_in_docs_format() {
+    let docs: String = files("md")
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("docs/format/"))
+        .map(|(_, text)| text)
+        .collect();
+    let mut problems = Vec::new();
+    for name in FORMAT_FILES {
+        let text = fs::read_to_string(root().join(name)).unwrap();
+        let constants: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.split_once("const ")?.1.split_once(':'))
+            .map(|(constant, _)| constant.trim())
+            .filter(|constant| constant.chars().all(|c| c.is_ascii_uppercase() || c == '_'))
+            .collect();
+        for constant in constants {
+            if !docs.contains(constant) {
+                problems.push(format!("{name}: {constant} is not in docs/format/"));
+            }
+        }
+    }
+    report(&problems);
+}
+
+/// Links between the pages of the project lead somewhere.
+#[test]
+fn links_in_the_docs_resolve() {
+    let mut problems = Vec::new();
+    for (name, text) in files("md") {
+        let dir = root().join(&name).parent().unwrap().to_path_buf();
+        for (at, _) in text.match_indices("](") {
+            let target = text[at + 2..].split([')', '#', ' ']).next().unwrap();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            if !dir.join(target).exists() {
+                problems.push(format!("{name}: link to {target}, which is not there"));
+            }
+        }
+    }
+    report(&problems);
+}
