@@ -100,6 +100,12 @@ impl Error {
         self.change(|inner| inner.outcome = outcome)
     }
 
+    /// The same error as another kind, where an operation gives an error number its own meaning.
+    #[must_use]
+    pub(crate) fn with_kind(self, kind: ErrorKind) -> Self {
+        self.change(|inner| inner.kind = kind)
+    }
+
     fn build(
         kind: ErrorKind,
         op: &'static str,

@@ -11,8 +11,10 @@ mod buffer;
 mod counters;
 mod env;
 mod error;
+mod hint;
 mod mem;
 mod os_file;
+mod posix;
 mod queue;
 mod report;
 mod sync;
@@ -24,6 +26,8 @@ pub use env::{
     WritableFile,
 };
 pub use error::{Error, ErrorKind, Outcome, Result};
+pub use hint::prefetch_cache_line;
 pub use mem::{Choice, CrashPolicy, MemEnv, Subject, When};
+pub use posix::{BatchReads, PosixEnv, PosixEnvBuilder};
 pub use queue::{Completion, IoQueue, Request, SerialQueue, read_batch};
 pub use report::{EnvReport, Fact};

@@ -11,17 +11,24 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use memmap2::Mmap;
+
 use crate::buffer::BufferPool;
 use crate::counters::{Count, Counters};
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering};
 use crate::sys::{Advice, FileStat, OpenMode, Sys, settled, uninterrupted};
-use crate::{Access, Error, ErrorKind, RandomAccessFile, Result};
+use crate::{Access, Buffer, Error, ErrorKind, RandomAccessFile, Result};
 
 pub(crate) use device::{BatchPlan, Device, Kick};
 pub(crate) use direct::DirectAlign;
+pub(crate) use rw_file::OsRwFile;
+pub(crate) use write::{Durability, WriteFailure, pwrite_all, pwrite_blocks};
 
 mod device;
 mod direct;
+mod mapped;
+mod rw_file;
+mod write;
 
 /// The longest range given to one read-ahead hint: kernels cut longer ones short.
 const HINT_LEN: u64 = 256 * 1024;
@@ -64,7 +71,8 @@ impl Os {
             .map_err(|errno| Error::from_errno(errno, op, path))
     }
 
-    fn stat_fd(&self, fd: &OwnedFd, path: &Path) -> Result<FileStat> {
+    /// What the kernel says about a file being opened.
+    pub(crate) fn stat_fd(&self, fd: &OwnedFd, path: &Path) -> Result<FileStat> {
         uninterrupted(&self.counters, || self.sys.stat_fd(fd.as_fd()))
             .map_err(|errno| Error::from_errno(errno, "open", path))
     }
@@ -103,6 +111,8 @@ pub(crate) struct OsFile {
     direct: Option<DirectAlign>,
     device: Arc<Device>,
     nowait: AtomicU8,
+    /// The whole file, if it is read through a mapping.
+    map: Option<Arc<Mmap>>,
 }
 
 impl OsFile {
@@ -115,10 +125,8 @@ impl OsFile {
             if refused { no_direct(path) } else { error }
         })?;
         let stat = os.stat_fd(&fd, path)?;
-        let direct = match direct {
-            false => None,
-            true => Some(DirectAlign::of(stat.direct).ok_or_else(|| no_direct(path))?),
-        };
+        let align = DirectAlign::of(stat.direct);
+        let direct = if direct { Some(align.ok_or_else(|| no_direct(path))?) } else { None };
         if access == Access::Random && direct.is_none() {
             // Advice: a file system that will not take it still reads right.
             let _ = os.sys.fadvise(fd.as_fd(), 0, 0, Advice::Random);
@@ -155,12 +163,24 @@ impl OsFile {
             direct,
             device: os.device(stat.device),
             nowait: AtomicU8::new(Latch::Unknown as u8),
+            map: None,
         })
+    }
+
+    /// The same file, read through a memory mapping from now on.
+    pub(crate) fn through_mapping(mut self) -> Result<Self> {
+        if self.fixed_size.is_some_and(|size| size > 0) {
+            let map = mapped::map(&self.fd);
+            let map = map.map_err(|error| Error::from_io(&error, "open", &self.path))?;
+            self.map = Some(Arc::new(map));
+        }
+        Ok(self)
     }
 
     /// The file behind a trait object, if it is one of ours.
     pub(crate) fn of(file: &dyn RandomAccessFile) -> Option<&Self> {
-        (file as &dyn Any).downcast_ref()
+        let file: &dyn Any = file;
+        file.downcast_ref().or_else(|| file.downcast_ref().map(|rw: &OsRwFile| &rw.file))
     }
 
     /// The descriptor, open as long as this file.
@@ -273,6 +293,11 @@ impl OsFile {
         counters: &Counters,
     ) -> Result<()> {
         self.check_range(offset, buf.len())?;
+        if let Some(view) = self.view(offset, buf.len()) {
+            buf.copy_from_slice(&view);
+            counters.bump(Count::MmapReads);
+            return Ok(());
+        }
         if let Some(align) = self.direct {
             return direct::read_exact(self, align, buf, offset, counters);
         }
@@ -294,6 +319,29 @@ impl OsFile {
             }
         }
         Ok(())
+    }
+
+    /// A view of a range of a mapped file; `None` if the file is not mapped or the mapping, which
+    /// is as long as the file was then, does not hold the range.
+    pub(crate) fn view(&self, offset: u64, len: usize) -> Option<Buffer> {
+        let map = self.map.as_ref()?;
+        let start = usize::try_from(offset).ok()?;
+        let held = start <= map.len() && len <= map.len() - start;
+        held.then(|| Buffer::mapped(Arc::clone(map), start, len))
+    }
+
+    /// Reads a range by plain reads into a buffer from the pool of `os`. A direct file is read
+    /// without a copy: the buffer shows part of an aligned window.
+    pub(crate) fn read_buffer(&self, os: &Os, offset: u64, len: usize) -> Result<Buffer> {
+        self.check_range(offset, len)?;
+        if let Some(align) = self.direct
+            && len > 0
+        {
+            return direct::read_window(self, align, os, offset, len);
+        }
+        let mut buffer = os.pool.take(len);
+        self.pread_exact(buffer.as_mut_slice(), offset, &os.counters)?;
+        Ok(buffer)
     }
 
     /// Asks the kernel to start reading a range, in pieces that it does not cut short.

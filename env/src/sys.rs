@@ -15,7 +15,7 @@ use crate::counters::{Count, Counters};
 pub(crate) use kernel::KernelSys;
 
 mod kernel;
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(test)]
 pub(crate) mod scripted;
 
 /// What a system call gives: a positive error number if it failed.
@@ -70,7 +70,7 @@ pub(crate) enum Advice {
     /// The range will be read soon: start reading it.
     WillNeed,
     /// The range is not needed: drop its clean pages from the cache. Only tests say so.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests empty the page cache with it"))]
+    #[cfg_attr(not(test), allow(dead_code, reason = "tests empty the page cache with it"))]
     DontNeed,
 }
 

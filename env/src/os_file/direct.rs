@@ -1,7 +1,7 @@
 //! Direct reads: the window that a range must be widened to, and the loop that fills it.
 
 use crate::counters::{Count, Counters};
-use crate::os_file::OsFile;
+use crate::os_file::{Os, OsFile};
 use crate::sys::{DirectSupport, settled};
 use crate::{Buffer, Error, ErrorKind, RandomAccessFile, Result};
 
@@ -58,18 +58,38 @@ pub(super) fn read_exact(
         let len = buf.len();
         return fill_window(file, align, buf, offset, len, counters);
     }
-    let (start, window_len) = align.window(offset, buf.len());
-    let skip = usize::try_from(offset - start).expect("less than a block");
-    let mut window = file.os.pool.take(window_len);
-    fill_window(file, align, window.as_mut_slice(), start, skip + buf.len(), counters)?;
-    buf.copy_from_slice(&window[skip..skip + buf.len()]);
+    let window = read_window(file, align, &file.os, offset, buf.len())?;
+    buf.copy_from_slice(&window);
     counters.add(Count::BounceBytes, buf.len() as u64);
     Ok(())
 }
 
+/// Reads the aligned window around a range into memory from the pool of `os`, and shows the range.
+pub(super) fn read_window(
+    file: &OsFile,
+    align: DirectAlign,
+    os: &Os,
+    offset: u64,
+    len: usize,
+) -> Result<Buffer> {
+    let (start, window_len) = align.window(offset, len);
+    let skip = usize::try_from(offset - start).expect("less than a block");
+    // Never shorter than a page, so that the memory is aligned whatever the block size.
+    let mut window = os.pool.take(window_len.max(Buffer::ALIGN));
+    fill_window(
+        file,
+        align,
+        &mut window.as_mut_slice()[..window_len],
+        start,
+        skip + len,
+        &os.counters,
+    )?;
+    Ok(window.narrowed(skip, len))
+}
+
 /// Reads an aligned window until its first `wanted` bytes are there. A short read resumes at the
 /// last aligned offset below what arrived, since a direct read cannot begin anywhere else.
-pub(super) fn fill_window(
+fn fill_window(
     file: &OsFile,
     align: DirectAlign,
     window: &mut [u8],

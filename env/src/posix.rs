@@ -1,0 +1,252 @@
+//! The default environment: plain system calls on the calling thread, no threads of its own.
+//!
+//! Batched reads are parallel all the same (see `prefetch_queue`), also where no ring is to be had.
+//! Tested on Linux; what other Unix systems lack is left out there.
+
+use std::path::Path;
+
+use crate::os_file::{Kick, Os, OsFile, OsRwFile};
+use crate::sync::Arc;
+use crate::sys::{KernelSys, Sys};
+use crate::{
+    Access, DirEntry, Env, EnvReport, Error, ErrorKind, FileKind, FileLock, IoQueue, Metadata,
+    RandomAccessFile, RandomRwFile, Result, WritableFile,
+};
+
+use direct_table::DirectTable;
+pub(crate) use prefetch_queue::{PrefetchQueue, WINDOW};
+use writable::PosixFile;
+
+mod direct_table;
+pub(crate) mod paths;
+mod prefetch_queue;
+pub(crate) mod writable;
+
+/// How [`PosixEnv`] serves a queue of reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BatchReads {
+    /// One `pread` after another: the plain baseline.
+    Serial,
+    /// What is in the page cache at once; the device reads of the others are started together and
+    /// waited for one by one.
+    #[default]
+    Prefetch,
+}
+
+/// The environment of plain system calls: `pread`, `pwrite`, `fdatasync`.
+///
+/// Cheap to clone; clones share their counters and what was learned about devices.
+#[derive(Clone, Debug)]
+pub struct PosixEnv {
+    os: Arc<Os>,
+    options: Options,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Options {
+    batch_reads: BatchReads,
+    mmap_reads: bool,
+    direct_reads: bool,
+    direct_writes: bool,
+}
+
+/// Makes a [`PosixEnv`] with other than the default options.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct PosixEnvBuilder {
+    options: Options,
+}
+
+impl PosixEnvBuilder {
+    /// How queues are served. Default: [`BatchReads::Prefetch`].
+    pub fn batch_reads(mut self, batch_reads: BatchReads) -> Self {
+        self.options.batch_reads = batch_reads;
+        self
+    }
+
+    /// Reads files through memory mappings. Default: off. For data that fits in memory: a cached
+    /// read costs no system call, and a queued one no copy; one that is not cached stalls its
+    /// thread on a page fault, one page after another.
+    ///
+    /// By switching it on the caller promises that no one changes or cuts short a file that is
+    /// open for reading. **A device error, or a file cut short, then kills the process** (SIGBUS)
+    /// instead of returning an error.
+    pub fn mmap_reads(mut self, on: bool) -> Self {
+        self.options.mmap_reads = on;
+        self
+    }
+
+    /// Reads files opened for random access past the page cache. Default: off. Queued reads are
+    /// then served one after another: only a ring reads directly in parallel. Opening a file on a
+    /// file system without direct I/O is an error of kind `Unsupported`.
+    pub fn direct_reads(mut self, on: bool) -> Self {
+        self.options.direct_reads = on;
+        self
+    }
+
+    /// Writes tables past the page cache, into space allocated ahead. Default: off. The table is
+    /// not cached afterwards, and a flush before its end costs one block written twice. Creating a
+    /// table on a file system without direct I/O is an error of kind `Unsupported`.
+    pub fn direct_writes(mut self, on: bool) -> Self {
+        self.options.direct_writes = on;
+        self
+    }
+
+    /// The environment, or an error that says which options exclude each other.
+    pub fn build(self) -> Result<PosixEnv> {
+        PosixEnv::with_sys(Arc::new(KernelSys), self)
+    }
+}
+
+impl Default for PosixEnv {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PosixEnv {
+    /// The environment with default options.
+    pub fn new() -> Self {
+        Self { os: Os::new(Arc::new(KernelSys)), options: Options::default() }
+    }
+
+    /// Starts from the default options.
+    pub fn builder() -> PosixEnvBuilder {
+        PosixEnvBuilder::default()
+    }
+
+    /// The environment on other system calls than the kernel's.
+    pub(crate) fn with_sys(sys: Arc<dyn Sys>, builder: PosixEnvBuilder) -> Result<Self> {
+        Self::with_os(Os::new(sys), builder)
+    }
+
+    /// The environment on shared state that another one keeps too.
+    pub(crate) fn with_os(
+        os: Arc<Os>,
+        PosixEnvBuilder { options }: PosixEnvBuilder,
+    ) -> Result<Self> {
+        let refuse = |message: &str| {
+            Err(Error::new(ErrorKind::Unsupported, "build", Path::new("PosixEnv"), message))
+        };
+        if options.mmap_reads && options.direct_reads {
+            return refuse(
+                "mmap_reads and direct_reads exclude each other: a mapping is the page cache",
+            );
+        }
+        if cfg!(not(target_os = "linux")) && (options.direct_reads || options.direct_writes) {
+            return refuse("direct_reads and direct_writes are offered on Linux only");
+        }
+        Ok(Self { os, options })
+    }
+
+    /// The system calls, counters and memory that its files share.
+    pub(crate) fn os(&self) -> &Arc<Os> {
+        &self.os
+    }
+
+    fn add_facts(&self, report: &mut EnvReport) {
+        let Options { batch_reads, mmap_reads, direct_reads, direct_writes } = self.options;
+        let how = match batch_reads {
+            BatchReads::Serial => "one pread after another",
+            BatchReads::Prefetch => "page cache first, misses started together, then pread",
+        };
+        report.fact("batched reads", how, None);
+        let reads = match (mmap_reads, direct_reads) {
+            (true, _) => "through memory mappings",
+            (_, true) => "direct where access is random",
+            _ => "through the page cache",
+        };
+        report.fact("reads", reads, None);
+        let tables = if direct_writes { "direct" } else { "through the page cache" };
+        report.fact("table writes", tables, None);
+        for device in self.os.devices() {
+            let (major, minor) = (rustix::fs::major(device.id()), rustix::fs::minor(device.id()));
+            let (verdict, why) = match device.kick() {
+                Kick::Kicks => ("a miss starts its read", "no read-ahead hints needed"),
+                Kick::OnlyLooks => ("a miss starts nothing", "read-ahead hints are given"),
+                Kick::Unknown => ("not known yet", "read-ahead hints are given until it is"),
+            };
+            let value = format!("{major}:{minor}: {verdict}");
+            report.fact("NOWAIT reads on device", value, Some(why.to_owned()));
+        }
+        let (free, budget) = (self.os.pool.free_bytes() >> 10, self.os.pool.budget() >> 10);
+        report.fact("buffer pool", format!("{free} KiB free, at most {budget} KiB kept"), None);
+    }
+}
+
+impl Env for PosixEnv {
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
+        // Scans profit from the kernel's read-ahead, which direct reads do without.
+        let direct = self.options.direct_reads && access == Access::Random;
+        let file = OsFile::open(&self.os, path, access, direct)?;
+        Ok(Arc::new(if self.options.mmap_reads { file.through_mapping()? } else { file }))
+    }
+
+    fn open_rw(&self, path: &Path) -> Result<Arc<dyn RandomRwFile>> {
+        Ok(Arc::new(OsRwFile::open(&self.os, path)?))
+    }
+
+    fn create(&self, path: &Path, kind: FileKind) -> Result<Box<dyn WritableFile>> {
+        if self.options.direct_writes && kind == FileKind::Table {
+            return Ok(Box::new(DirectTable::create(&self.os, path)?));
+        }
+        Ok(Box::new(PosixFile::create(&self.os, path, kind)?))
+    }
+
+    fn metadata(&self, path: &Path) -> Result<Option<Metadata>> {
+        paths::metadata(&self.os, path)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        paths::list(&self.os, dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        paths::rename(&self.os, from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        paths::remove(&self.os, path)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        paths::link(&self.os, from, to)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        paths::create_dir_all(&self.os, dir)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> Result<()> {
+        paths::remove_dir(&self.os, dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        paths::sync_dir(&self.os, dir)
+    }
+
+    fn free_space(&self, dir: &Path) -> Result<u64> {
+        paths::free_space(&self.os, dir)
+    }
+
+    fn lock(&self, path: &Path) -> Result<FileLock> {
+        paths::lock(&self.os, path)
+    }
+
+    fn queue(&self) -> Box<dyn IoQueue> {
+        match self.options.batch_reads {
+            BatchReads::Serial => Box::new(PrefetchQueue::serial(&self.os)),
+            BatchReads::Prefetch => Box::new(PrefetchQueue::new(&self.os, WINDOW)),
+        }
+    }
+
+    fn report(&self) -> EnvReport {
+        let mut report = EnvReport::new(match self.options.batch_reads {
+            BatchReads::Serial => "posix-serial",
+            BatchReads::Prefetch => "posix",
+        });
+        self.add_facts(&mut report);
+        self.os.counters.fill(&mut report);
+        report
+    }
+}
