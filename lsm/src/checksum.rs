@@ -3,6 +3,9 @@
 //! Every checksum on disk mixes in where the bytes belong (a file's random id and the offset), so
 //! that a valid piece in the wrong place does not pass.
 
+use rand::TryRng;
+use rand::rngs::SysRng;
+
 /// The CRC-32 of `parts`, one after another, in the context of (`id`, `offset`).
 pub(crate) fn crc(id: u64, offset: u64, parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
@@ -12,6 +15,18 @@ pub(crate) fn crc(id: u64, offset: u64, parts: &[&[u8]]) -> u32 {
         hasher.update(part);
     }
     hasher.finalize()
+}
+
+/// A fresh random id for a file, never zero, from the operating system's generator: the context of
+/// the file's checksums. Two files share one by a chance of 2^-64.
+pub(crate) fn random_id() -> u64 {
+    loop {
+        let drawn = SysRng.try_next_u64();
+        let id = drawn.expect("an operating system that runs this can draw random numbers");
+        if id != 0 {
+            return id;
+        }
+    }
 }
 
 #[cfg(test)]

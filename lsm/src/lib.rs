@@ -17,6 +17,8 @@ mod key;
 mod memtable;
 mod merge_iter;
 mod options;
+mod record;
+mod wal;
 
 pub use batch::{FamilyRef, WriteBatch};
 pub use clock::{Clock, SystemClock};

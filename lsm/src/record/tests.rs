@@ -1,0 +1,1 @@
+//! Tests of the record layer on real bytes.

@@ -1,0 +1,182 @@
+//! Appends records to a new file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use treering_env::{LogHandle, WritableFile};
+
+use crate::checksum::crc;
+use crate::{Error, Result};
+
+use super::{Begin, HEADER_SIZE, Header, RecordType, Tail, record_size};
+
+/// Memory kept between appends for assembling records; a larger record's is given back.
+const KEPT_BUFFER: usize = 1 << 20;
+
+/// Where a record landed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Appended {
+    /// Its first byte.
+    pub(crate) offset: u64,
+    /// The first byte behind it, padding included.
+    pub(crate) end: u64,
+    /// Its number.
+    pub(crate) wal_seq: u64,
+}
+
+/// The writer of one file of records. Used by one thread at a time.
+///
+/// The first failed write or sync is kept: every later call returns it, and the file is never
+/// written again.
+#[derive(Debug)]
+pub(crate) struct RecordWriter {
+    file: Box<dyn WritableFile>,
+    path: PathBuf,
+    epoch: u64,
+    end: u64,
+    watermark: u64,
+    last: Tail,
+    buffer: Vec<u8>,
+    failure: Option<Error>,
+}
+
+impl RecordWriter {
+    /// Starts the empty `file` with its first record, numbered `wal_seq`. The record is flushed,
+    /// not synced. `epoch` is a fresh [`random_id`](crate::checksum::random_id).
+    pub(crate) fn begin(
+        file: Box<dyn WritableFile>,
+        path: &Path,
+        epoch: u64,
+        wal_seq: u64,
+        begin: &Begin,
+    ) -> Result<Self> {
+        assert!(file.is_empty(), "a file of records starts with its first record");
+        assert!(epoch != 0 && wal_seq != 0, "zero is no epoch and no record number");
+        let mut writer = Self {
+            file,
+            path: path.to_path_buf(),
+            epoch,
+            end: 0,
+            watermark: 0,
+            last: Tail { wal_seq: wal_seq - 1, crc: 0 },
+            buffer: Vec::new(),
+            failure: None,
+        };
+        writer.append(RecordType::Begin, &[&begin.encode()])?;
+        Ok(writer)
+    }
+
+    /// Appends one record made of `parts` with one write, and flushes it.
+    ///
+    /// After an error it is unknown whether the record is in the file; see [`Self::failure`].
+    pub(crate) fn append(&mut self, kind: RecordType, parts: &[&[u8]]) -> Result<Appended> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let checksum = self.assemble(kind, parts);
+        let written = self.file.append(&self.buffer).and_then(|()| self.file.flush());
+        if let Err(error) = written {
+            return Err(self.fail(Error::from(error)));
+        }
+        let offset = self.end;
+        self.end += self.buffer.len() as u64;
+        self.last = Tail { wal_seq: self.last.wal_seq + 1, crc: checksum };
+        if self.buffer.capacity() > KEPT_BUFFER {
+            self.buffer = Vec::new();
+        }
+        Ok(Appended { offset, end: self.end, wal_seq: self.last.wal_seq })
+    }
+
+    /// Builds the next record in `buffer`; returns its header checksum.
+    fn assemble(&mut self, kind: RecordType, parts: &[&[u8]]) -> u32 {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        assert!(length > 0, "a record has a payload");
+        let length_field = u32::try_from(length).expect("a payload is at most 4 GiB - 1");
+        let size = usize::try_from(record_size(length as u64)).expect("it is in memory");
+        self.buffer.clear();
+        self.buffer.reserve(size);
+        self.buffer.resize(HEADER_SIZE, 0);
+        for part in parts {
+            self.buffer.extend_from_slice(part);
+        }
+        self.buffer.resize(size, 0);
+        let mut header = Header::new(kind, length_field, self.epoch);
+        header.payload_crc = crc(self.epoch, self.end, &[&self.buffer[HEADER_SIZE..]]);
+        header.wal_seq = self.last.wal_seq + 1;
+        header.watermark = self.watermark;
+        header.chain = self.last.crc;
+        let (bytes, checksum) = header.encode(self.end);
+        self.buffer[..HEADER_SIZE].copy_from_slice(&bytes);
+        checksum
+    }
+
+    /// Makes everything appended so far durable.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        match self.file.sync() {
+            Ok(()) => {
+                self.note_synced(self.end);
+                Ok(())
+            }
+            Err(error) => Err(self.fail(Error::from(error))),
+        }
+    }
+
+    /// Notes that a sync of everything below `end`, begun when that much was flushed, succeeded.
+    /// Later records carry it as their watermark.
+    pub(crate) fn note_synced(&mut self, end: u64) {
+        assert!(end <= self.end, "only what was appended can have been synced");
+        self.watermark = self.watermark.max(end);
+    }
+
+    /// Keeps `error` as the first failure if there is none yet, and returns the first.
+    pub(crate) fn fail(&mut self, error: Error) -> Error {
+        self.failure.get_or_insert(error).clone()
+    }
+
+    /// The first failed write or sync, if any.
+    pub(crate) fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
+    /// The handle for syncing and preparing the file from other threads.
+    pub(crate) fn handle(&self) -> Arc<dyn LogHandle> {
+        self.file.handle()
+    }
+
+    /// The end of the last record.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// The offset below which everything is known to be durable.
+    pub(crate) fn watermark(&self) -> u64 {
+        self.watermark
+    }
+
+    /// The last record's number and header checksum.
+    pub(crate) fn last(&self) -> Tail {
+        self.last
+    }
+
+    /// The file's random id.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The file's path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Cuts off what was prepared behind the last record, makes everything durable with a full
+    /// sync, and closes the file.
+    pub(crate) fn finish(self) -> Result<()> {
+        match self.failure {
+            Some(failure) => Err(failure),
+            None => self.file.finish().map(|_| ()).map_err(Error::from),
+        }
+    }
+}

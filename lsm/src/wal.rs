@@ -1,0 +1,259 @@
+//! The write-ahead log: numbered segments of records, each prepared before it is begun
+//! (`docs/format/wal.md`).
+//!
+//! A [`Spare`] is a prepared file that means nothing yet. [`Wal::begin`] and [`Wal::rotate`] make
+//! it the newest segment; [`replay`] reads all segments back and changes nothing on disk.
+//!
+//! Invariants:
+//! * a record is written only into space that was zero-filled and synced before, and room for an
+//!   end record is always left, so ending a segment needs no more space;
+//! * a segment is named, by the manifest or by the end record of the one before, before its first
+//!   record, and is durable under that name by then;
+//! * a segment is ended and synced before its successor's first record;
+//! * nothing is appended after the first failed write or sync.
+
+mod replay;
+mod segment;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use replay::{LogCut, ReplayPlan, ReplayReport, SegmentSummary, replay};
+pub(crate) use segment::{PrepareJob, Spare, SyncPoint, WalOptions};
+
+use treering_env::{ErrorKind, Outcome};
+
+use crate::record::{
+    Appended, Begin, End, FileRole, Predecessor, RecordType, RecordWriter, SegmentEnd, SegmentFact,
+    Successor, record_size,
+};
+use crate::{Error, Result};
+
+/// Bytes of a segment's first record.
+const BEGIN_RECORD: u64 = 96;
+
+/// Bytes kept free behind the last record for the end record.
+const END_RECORD: u64 = 80;
+
+const _: () = assert!(Begin::SIZE == 48 && End::SIZE == 32, "the record sizes above");
+
+/// What a switch of segments changed, to be recorded in the next version edit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rotation {
+    /// The segment that ended, with its end.
+    pub(crate) closed: SegmentFact,
+    /// The segment that began.
+    pub(crate) begun: SegmentFact,
+}
+
+/// The newest segment, being appended to. Used under the log lock.
+#[derive(Debug)]
+pub(crate) struct Wal {
+    writer: RecordWriter,
+    fact: SegmentFact,
+    prepared: u64,
+    options: WalOptions,
+}
+
+impl Wal {
+    /// Makes `spare` the newest segment, after `predecessor`, by writing its first record,
+    /// numbered `first_wal_seq`: one more than any number seen before, 1 in a new database. The
+    /// record is flushed, not synced.
+    ///
+    /// The manifest must name the segment ([`Spare::fact`]) durably before this call.
+    pub(crate) fn begin(
+        spare: Spare,
+        predecessor: Option<Predecessor>,
+        first_wal_seq: u64,
+    ) -> Result<Self> {
+        let fact = spare.fact(first_wal_seq);
+        if let Some(predecessor) = &predecessor {
+            assert!(
+                predecessor.number < fact.number && predecessor.last_wal_seq < first_wal_seq,
+                "segments and records are numbered in order"
+            );
+        }
+        let begin = Begin::new(FileRole::Log, fact.number, predecessor);
+        let Spare { file, path, options, .. } = spare;
+        let writer = RecordWriter::begin(file, &path, fact.epoch, first_wal_seq, &begin)?;
+        Ok(Self { writer, fact, prepared: fact.prepared, options })
+    }
+
+    /// Appends one write batch as one record with one write, and flushes it.
+    ///
+    /// If the space prepared ahead does not suffice, more is prepared here first. When that finds
+    /// the device full the error is `NoSpace`, nothing was applied and the log goes on
+    /// ([`Self::failure`] is `None`). Every other error stops the log: see [`Self::failure`].
+    pub(crate) fn append(&mut self, payload: &[&[u8]]) -> Result<Appended> {
+        let length: usize = payload.iter().map(|part| part.len()).sum();
+        self.make_room(record_size(length as u64))?;
+        self.writer.append(RecordType::Data, payload)
+    }
+
+    /// Appends a record without data that carries the watermark: damage to what a sync covered is
+    /// then told from a write that never finished. Errors as in [`Self::append`].
+    pub(crate) fn marker(&mut self) -> Result<Appended> {
+        let watermark = self.writer.watermark().to_le_bytes();
+        self.make_room(record_size(watermark.len() as u64))?;
+        self.writer.append(RecordType::Marker, &[&watermark])
+    }
+
+    /// Makes sure that a record of `size` bytes and an end record fit into prepared space.
+    fn make_room(&mut self, size: u64) -> Result<()> {
+        if let Some(failure) = self.writer.failure() {
+            return Err(failure.clone());
+        }
+        let needed = self.writer.end() + size + END_RECORD;
+        if needed <= self.prepared {
+            return Ok(());
+        }
+        let target = self.options.step_end(needed - 1);
+        match self.writer.handle().prepare(target) {
+            Ok(()) => {
+                self.prepared = target;
+                Ok(())
+            }
+            Err(error) if is_full_before_sync(&error) => Err(Error::NoSpace(error)),
+            Err(error) => Err(self.writer.fail(Error::from(error))),
+        }
+    }
+
+    /// Whether a batch of `length` bytes should go into this segment. A batch larger than a
+    /// segment fits into one that holds nothing yet, and grows it.
+    pub(crate) fn fits(&self, length: u64) -> bool {
+        let end = self.writer.end();
+        let wanted = end + record_size(length) + END_RECORD;
+        wanted <= self.options.segment_size || end <= BEGIN_RECORD
+    }
+
+    /// Whether the next segment should be prepared now: this one is half full.
+    pub(crate) fn wants_spare(&self) -> bool {
+        self.writer.end() >= self.options.segment_size / 2
+    }
+
+    /// Ends this segment and goes on in `spare`: end record, sync, first record of the next.
+    ///
+    /// Waits for the device; a [`SyncPoint`] synced shortly before, without the log lock, leaves
+    /// little to wait for. An error stops the log.
+    pub(crate) fn rotate(&mut self, spare: Spare) -> Result<Rotation> {
+        let successor =
+            Successor { number: spare.number(), epoch: spare.epoch(), prepared: spare.prepared() };
+        assert!(successor.number > self.fact.number, "segments are numbered in order");
+        let end = End { successor: Some(successor) };
+        self.writer.append(RecordType::End, &[&end.encode()])?;
+        self.writer.sync()?;
+        let closed = self.closed_fact();
+        let predecessor = self.as_predecessor();
+        match Self::begin(spare, Some(predecessor), predecessor.last_wal_seq + 1) {
+            Ok(next) => *self = next,
+            Err(error) => return Err(self.writer.fail(error)),
+        }
+        Ok(Rotation { closed, begun: self.fact })
+    }
+
+    /// Ends the log in order: everything synced, an end record that proves it, synced too; then
+    /// the space prepared behind it is given back.
+    pub(crate) fn close(mut self) -> Result<SegmentFact> {
+        self.writer.sync()?;
+        let end = End { successor: None };
+        self.writer.append(RecordType::End, &[&end.encode()])?;
+        self.writer.sync()?;
+        let closed = self.closed_fact();
+        self.writer.finish()?;
+        Ok(closed)
+    }
+
+    /// What a sync of everything appended so far needs: [`SyncPoint::sync`] runs without the log
+    /// lock, its success goes to [`Self::note_synced`], its failure to [`Self::fail`].
+    pub(crate) fn sync_point(&self) -> SyncPoint {
+        SyncPoint::new(self.writer.handle(), self.fact.number, self.writer.end())
+    }
+
+    /// Notes that the sync of `point` succeeded. A point of an earlier segment says nothing new:
+    /// that one was synced when it ended.
+    pub(crate) fn note_synced(&mut self, point: &SyncPoint) {
+        if point.number() == self.fact.number {
+            self.writer.note_synced(point.end());
+        }
+    }
+
+    /// Stops the log because of `error`, met by a sync or a preparation outside the log lock;
+    /// returns the first failure.
+    pub(crate) fn fail(&mut self, error: Error) -> Error {
+        self.writer.fail(error)
+    }
+
+    /// The failure that stopped the log, if any: writes are to be refused until reopen.
+    pub(crate) fn failure(&self) -> Option<&Error> {
+        self.writer.failure()
+    }
+
+    /// The next step to prepare, if less than one is left ahead and the segment is not at its full
+    /// size: to be run without the log lock.
+    pub(crate) fn prepare_ahead(&self) -> Option<PrepareJob> {
+        let ahead = self.prepared - self.writer.end();
+        let wanted = ahead < self.options.prepare_step
+            && self.prepared < self.options.segment_size
+            && self.writer.failure().is_none();
+        wanted.then(|| {
+            let target = self.options.step_end(self.prepared);
+            PrepareJob::new(self.writer.handle(), self.fact.number, target)
+        })
+    }
+
+    /// Takes the outcome of a preparation. A full device is no failure of the log: the append
+    /// that needs the space will say so.
+    pub(crate) fn note_prepared(
+        &mut self,
+        job: &PrepareJob,
+        outcome: treering_env::Result<()>,
+    ) -> Result<()> {
+        if job.number() != self.fact.number {
+            return Ok(());
+        }
+        match outcome {
+            Ok(()) => self.prepared = self.prepared.max(job.target()),
+            Err(error) if is_full_before_sync(&error) => {}
+            Err(error) => return Err(self.writer.fail(Error::from(error))),
+        }
+        Ok(())
+    }
+
+    /// The newest segment's number.
+    pub(crate) fn number(&self) -> u64 {
+        self.fact.number
+    }
+
+    /// The end of its last record.
+    pub(crate) fn end(&self) -> u64 {
+        self.writer.end()
+    }
+
+    /// What the manifest should know about it.
+    pub(crate) fn fact(&self) -> SegmentFact {
+        self.fact
+    }
+
+    fn closed_fact(&self) -> SegmentFact {
+        let last = self.writer.last();
+        let end =
+            SegmentEnd { end: self.writer.end(), last_wal_seq: last.wal_seq, last_crc: last.crc };
+        SegmentFact { end: Some(end), ..self.fact }
+    }
+
+    fn as_predecessor(&self) -> Predecessor {
+        let last = self.writer.last();
+        Predecessor {
+            number: self.fact.number,
+            end: self.writer.end(),
+            last_wal_seq: last.wal_seq,
+            last_crc: last.crc,
+        }
+    }
+}
+
+/// Whether a failed preparation left the segment usable: the device was full, and the failure
+/// came before the sync, so nothing of the log was touched.
+fn is_full_before_sync(error: &treering_env::Error) -> bool {
+    error.kind() == ErrorKind::NoSpace && error.outcome() == Outcome::NotApplied
+}
