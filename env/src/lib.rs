@@ -31,3 +31,22 @@ pub use mem::{Choice, CrashPolicy, MemEnv, Subject, When};
 pub use posix::{BatchReads, PosixEnv, PosixEnvBuilder};
 pub use queue::{Completion, IoQueue, Request, SerialQueue, read_batch};
 pub use report::{EnvReport, Fact};
+
+// Environments for tests, and the suite that checks any environment.
+#[cfg(feature = "test-util")]
+mod count;
+#[cfg(feature = "test-util")]
+mod fault;
+#[cfg(feature = "test-util")]
+mod mirror;
+#[cfg(feature = "test-util")]
+mod wrap;
+
+#[cfg(feature = "test-util")]
+pub use count::{Count, CountEnv, Counts};
+#[cfg(feature = "test-util")]
+pub use fault::{Fault, FaultEnv, FaultHandle, FaultKind};
+#[cfg(feature = "test-util")]
+pub use mirror::{Difference, MirrorEnv};
+#[cfg(feature = "test-util")]
+pub use wrap::{Call, Op};
