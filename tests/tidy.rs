@@ -218,7 +218,8 @@ fn modules_of_the_engine_import_from_below_only() {
                 let below = layer < own || (own == 0 && layer == 0);
                 if other != module && !below && !together {
                     let line = number + 1;
-                    problems.push(format!("{name}:{line}: {module} ({own}) uses {other} ({layer})"));
+                    problems
+                        .push(format!("{name}:{line}: {module} ({own}) uses {other} ({layer})"));
                 }
             }
         }

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod block_cache;
 mod checksum;
 mod clock;
 mod coding;
@@ -18,6 +19,8 @@ mod memtable;
 mod merge_iter;
 mod options;
 mod record;
+mod table;
+mod table_cache;
 mod wal;
 
 pub use batch::{FamilyRef, WriteBatch};

@@ -1,0 +1,242 @@
+//! The index block: where each data block is, and which keys it may hold.
+//!
+//! Each data block but the first has a lower bound: a key that is after everything before the
+//! block and at or before everything in it and behind it, as short as possible. A key is in the
+//! last block whose lower bound is at or before it, or nowhere. Handles are not stored: data
+//! blocks follow one another, so sizes and the alignment give the offsets, and no index can make
+//! blocks overlap, repeat or point backwards.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::panic
+    )
+)]
+
+use std::cmp::Ordering;
+
+use super::block::{common_prefix, compare};
+use super::format::{BlockHandle, Malformed, Parsed, align_up, cut, short_varint};
+use crate::coding::{get_u64, put_slice, put_varint32};
+use crate::key::{self, MAX_KEY_SIZE};
+
+const BAD: Malformed = Malformed("a malformed index block");
+
+/// The smallest data block: one entry of an empty key, one restart point, a trailer.
+const MIN_BLOCK: u32 = 13;
+
+/// The index of a table in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    offsets: Vec<u64>,
+    sizes: Vec<u32>,
+    /// What all lower bounds begin with.
+    prefix: Vec<u8>,
+    /// The eight bytes after the prefix of each lower bound, as a number that sorts like them.
+    heads: Vec<u64>,
+    /// The lower bounds without their prefix, one after another.
+    bounds: Vec<u8>,
+    /// Where each lower bound ends in `bounds`.
+    ends: Vec<u32>,
+    /// (bound, trailer) of the few bounds that lie between two versions of one key, in order; all
+    /// others sort before every version of their user key.
+    trailers: Vec<(u32, u64)>,
+}
+
+impl Index {
+    /// The index in `payload`, of a table whose data blocks end at `data_end`.
+    pub(crate) fn decode(payload: &[u8], alignment: u32, data_end: u64) -> Parsed<Self> {
+        let mut input = payload;
+        let mut index = Self::default();
+        let count = short_varint(&mut input).ok_or(BAD)?;
+        let prefix_len = short_varint(&mut input).ok_or(BAD)?;
+        index.prefix = cut(&mut input, prefix_len).ok_or(BAD)?.to_vec();
+        // The data blocks must have room for as many, which bounds what is reserved here.
+        if count == 0 || count as u64 > data_end / u64::from(MIN_BLOCK) || prefix_len > MAX_KEY_SIZE
+        {
+            return Err(BAD);
+        }
+        index.offsets.reserve_exact(count);
+        index.sizes.reserve_exact(count);
+        let mut end = 0;
+        for block in 0..count {
+            let size = u32::try_from(short_varint(&mut input).ok_or(BAD)?).map_err(|_| BAD)?;
+            let offset = align_up(end, alignment).ok_or(BAD)?;
+            end = offset.checked_add(u64::from(size)).ok_or(BAD)?;
+            if size < MIN_BLOCK || end > data_end {
+                return Err(Malformed("the index names a block beyond the data blocks"));
+            }
+            index.offsets.push(offset);
+            index.sizes.push(size);
+            if block > 0 {
+                index.push_bound(&mut input)?;
+            }
+        }
+        if end != data_end || !input.is_empty() {
+            return Err(BAD);
+        }
+        index.check_order()?;
+        Ok(index)
+    }
+
+    fn push_bound(&mut self, input: &mut &[u8]) -> Parsed<()> {
+        let tag = short_varint(input).ok_or(BAD)?;
+        let suffix = cut(input, tag >> 1).ok_or(BAD)?;
+        if tag & 1 == 1 {
+            let bound = u32::try_from(self.ends.len()).map_err(|_| BAD)?;
+            self.trailers.push((bound, get_u64(input).ok_or(BAD)?));
+        }
+        self.heads.push(head(suffix));
+        self.bounds.extend_from_slice(suffix);
+        self.ends.push(u32::try_from(self.bounds.len()).map_err(|_| BAD)?);
+        Ok(())
+    }
+
+    fn check_order(&self) -> Parsed<()> {
+        for bound in 1..self.ends.len() {
+            let (a, a_trailer) = self.bound(bound.saturating_sub(1));
+            let (b, b_trailer) = self.bound(bound);
+            if compare(a, a_trailer, b, b_trailer) != Ordering::Less {
+                return Err(Malformed("an index out of order"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The lower bound of block `bound + 1` without the prefix, and its trailer.
+    fn bound(&self, bound: usize) -> (&[u8], u64) {
+        let end = |bound: usize| self.ends.get(bound).map_or(0, |end| *end as usize);
+        let start = bound.checked_sub(1).map_or(0, end);
+        let suffix = self.bounds.get(start..end(bound)).unwrap_or_default();
+        let trailer = if self.trailers.is_empty() {
+            u64::MAX
+        } else {
+            let found = self.trailers.binary_search_by(|(of, _)| (*of as usize).cmp(&bound));
+            found.ok().and_then(|at| self.trailers.get(at)).map_or(u64::MAX, |(_, t)| *t)
+        };
+        (suffix, trailer)
+    }
+
+    /// How many data blocks there are; at least one.
+    pub(crate) fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// The handle of data block `block`.
+    pub(crate) fn handle(&self, block: usize) -> Option<BlockHandle> {
+        Some(BlockHandle { offset: *self.offsets.get(block)?, size: *self.sizes.get(block)? })
+    }
+
+    /// The number of the only block that can hold (`user_key`, `trailer`), or the first key after
+    /// it unless that begins the next block. Allocates nothing.
+    pub(crate) fn find(&self, user_key: &[u8], trailer: u64) -> usize {
+        let Some(rest) = user_key.strip_prefix(&*self.prefix) else {
+            // Before or after everything that begins with the prefix.
+            return if *user_key < *self.prefix { 0 } else { self.heads.len() };
+        };
+        let wanted = head(rest);
+        let mut low = self.heads.partition_point(|head| *head < wanted);
+        let behind = self.heads.get(low..).unwrap_or_default();
+        let mut high = low.saturating_add(behind.partition_point(|head| *head == wanted));
+        // Equal heads decide nothing: between them whole bounds are compared.
+        while low < high {
+            let middle = low.midpoint(high);
+            let (bound, bound_trailer) = self.bound(middle);
+            if compare(bound, bound_trailer, rest, trailer) == Ordering::Greater {
+                high = middle;
+            } else {
+                low = middle.saturating_add(1);
+            }
+        }
+        low
+    }
+
+    /// Bytes of memory the index holds.
+    pub(crate) fn memory(&self) -> usize {
+        let words = self.offsets.len().saturating_add(self.heads.len()).saturating_mul(8);
+        let halves = self.sizes.len().saturating_add(self.ends.len()).saturating_mul(4);
+        let keys = self.bounds.len().saturating_add(self.prefix.len());
+        words.saturating_add(halves).saturating_add(keys)
+    }
+}
+
+/// The first eight bytes of `bytes`, zeros after its end, as a number that sorts like them.
+#[inline]
+fn head(bytes: &[u8]) -> u64 {
+    if let Some(head) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*head);
+    }
+    let mut padded = [0; 8];
+    for (to, from) in padded.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u64::from_be_bytes(padded)
+}
+
+/// Collects the index of a table being written.
+#[derive(Debug, Default)]
+pub(crate) struct IndexBuilder {
+    sizes: Vec<u32>,
+    bounds: Vec<u8>,
+    /// Where each bound ends in `bounds`, and its trailer if it needs one.
+    ends: Vec<(usize, Option<u64>)>,
+}
+
+impl IndexBuilder {
+    /// Adds a data block of `size` bytes that begins with the internal key `first`; `before` is
+    /// the last internal key of the block before it, if there is one.
+    pub(crate) fn add(&mut self, before: Option<&[u8]>, first: &[u8], size: u32) {
+        self.sizes.push(size);
+        let Some(before) = before else { return };
+        let ((before_key, before_trailer), (first_key, _)) =
+            (key::split(before), key::split(first));
+        let trailer = if before_key == first_key {
+            // The place right after `before`, so that a version between the two is looked for
+            // in this block. Trailers descend, and none is zero.
+            self.bounds.extend_from_slice(first_key);
+            Some(before_trailer.saturating_sub(1))
+        } else {
+            // One byte more than both share is enough to be after the one, not after the other.
+            let len = common_prefix(before_key, first_key).saturating_add(1);
+            self.bounds.extend_from_slice(first_key.get(..len).unwrap_or(first_key));
+            None
+        };
+        self.ends.push((self.bounds.len(), trailer));
+    }
+
+    /// About the bytes of the payload as it stands.
+    pub(crate) fn size(&self) -> usize {
+        self.bounds.len().saturating_add(self.sizes.len().saturating_mul(4))
+    }
+
+    /// Appends the payload to `out`.
+    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
+        let bound = |at: usize| {
+            let (end, trailer) = self.ends.get(at).copied().unwrap_or_default();
+            let start = at.checked_sub(1).and_then(|at| self.ends.get(at)).map_or(0, |end| end.0);
+            (self.bounds.get(start..end).unwrap_or_default(), trailer)
+        };
+        // Bounds ascend, so what the first and the last share, all share.
+        let (first, last) = (bound(0).0, bound(self.ends.len().saturating_sub(1)).0);
+        let prefix = first.get(..common_prefix(first, last)).unwrap_or_default();
+        put_length(out, self.sizes.len());
+        put_slice(out, prefix);
+        for (block, size) in self.sizes.iter().enumerate() {
+            put_varint32(out, *size);
+            let Some(at) = block.checked_sub(1) else { continue };
+            let (bound, trailer) = bound(at);
+            let suffix = bound.get(prefix.len()..).unwrap_or_default();
+            put_length(out, suffix.len() << 1 | usize::from(trailer.is_some()));
+            out.extend_from_slice(suffix);
+            if let Some(trailer) = trailer {
+                out.extend_from_slice(&trailer.to_le_bytes());
+            }
+        }
+    }
+}
+
+fn put_length(out: &mut Vec<u8>, length: usize) {
+    crate::coding::put_varint64(out, length as u64);
+}

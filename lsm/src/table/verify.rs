@@ -1,0 +1,120 @@
+//! Reads a whole table and reports everything that is wrong with it.
+
+use treering_env::Buffer;
+
+use super::format::{BlockHandle, Malformed};
+use super::reader::Table;
+use crate::key;
+use crate::{Error, Result};
+
+/// What a verification went over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TableCheck {
+    /// Data blocks read, damaged ones included.
+    pub(crate) blocks: u64,
+    /// Bytes read.
+    pub(crate) bytes: u64,
+    /// Versions in the blocks that are sound.
+    pub(crate) entries: u64,
+}
+
+/// What is carried from block to block.
+#[derive(Default)]
+struct Seen {
+    last: Vec<u8>,
+    /// Whether the block before was damaged, so that nothing is known of its keys.
+    gap: bool,
+    unsorted: bool,
+    filtered_out: bool,
+    key: Vec<u8>,
+}
+
+impl Table {
+    /// Reads every data block from the file, past the cache, and gives every damage to
+    /// `on_damage`: blocks that do not match their checksum or hold malformed or unsorted
+    /// entries, keys outside the table's bounds or hidden by its filter, bytes between blocks
+    /// that are not zero, a wrong number of entries. A failed read is a damage of its block.
+    pub(crate) fn verify(&self, on_damage: &mut dyn FnMut(Error)) -> TableCheck {
+        let (mut check, mut seen, mut end) = (TableCheck::default(), Seen::default(), 0);
+        let mut damaged = false;
+        for number in 0..self.index().len() {
+            let Some(handle) = self.index().handle(number) else { break };
+            check.blocks += 1;
+            check.bytes += u64::from(handle.size);
+            let result = self.verify_padding(end, handle).and_then(|()| {
+                let block = self.read(&**self.file(), handle, false)?;
+                self.verify_block(handle, number, &block, &mut seen, &mut check.entries)
+            });
+            seen.gap = result.is_err();
+            if let Err(error) = result {
+                damaged = true;
+                on_damage(error);
+            }
+            end = handle.offset + u64::from(handle.size);
+        }
+        let properties = self.properties();
+        if !damaged && check.entries != properties.entries {
+            let what = format!(
+                "the table has {} entries and claims {}",
+                check.entries, properties.entries
+            );
+            on_damage(Error::corruption(self.path(), None, what));
+        }
+        if !damaged && seen.last != properties.largest {
+            let what = "the table does not end with the largest key it claims";
+            on_damage(Error::corruption(self.path(), None, what));
+        }
+        check
+    }
+
+    fn verify_padding(&self, end: u64, handle: BlockHandle) -> Result<()> {
+        let len = usize::try_from(handle.offset - end).expect("blocks are less than a page apart");
+        let mut padding = Buffer::zeroed(len);
+        self.file().read_exact_at(padding.as_mut_slice(), end).map_err(Error::from_read)?;
+        match padding.iter().position(|byte| *byte != 0) {
+            None => Ok(()),
+            Some(at) => {
+                let what = "bytes between blocks that are not zero";
+                Err(Error::corruption(self.path(), end + at as u64, what))
+            }
+        }
+    }
+
+    fn verify_block(
+        &self,
+        handle: BlockHandle,
+        number: usize,
+        block: &super::Block,
+        seen: &mut Seen,
+        entries: &mut u64,
+    ) -> Result<()> {
+        let properties = self.properties();
+        let walked = block.walk(|user_key, trailer, _| {
+            seen.key.clear();
+            key::append(&mut seen.key, user_key, trailer);
+            let first = seen.last.is_empty() && !seen.gap;
+            let in_order = seen.gap
+                || if first {
+                    seen.key == properties.smallest
+                } else {
+                    key::compare(&seen.last, &seen.key).is_lt()
+                };
+            // Found by the index where it is, and below the end that look-ups respect.
+            seen.unsorted |= !in_order
+                || self.index().find(user_key, trailer) != number
+                || key::compare(&seen.key, &properties.largest).is_gt();
+            seen.filtered_out |= !self.may_contain(user_key);
+            seen.gap = false;
+            seen.last.clone_from(&seen.key);
+            *entries += 1;
+        });
+        walked.map_err(|malformed| self.damaged(handle, malformed))?;
+        if std::mem::take(&mut seen.unsorted) {
+            return Err(self.damaged(handle, Malformed("keys outside the bounds of their block")));
+        }
+        if std::mem::take(&mut seen.filtered_out) {
+            return Err(self.damaged(handle, Malformed("keys that the table's filter denies")));
+        }
+        Ok(())
+    }
+}
