@@ -20,6 +20,8 @@ use writable::PosixFile;
 mod direct_table;
 pub(crate) mod paths;
 mod prefetch_queue;
+#[cfg(test)]
+mod tests;
 pub(crate) mod writable;
 
 /// How [`PosixEnv`] serves a queue of reads.

@@ -61,6 +61,8 @@ pub(crate) enum When {
     From(u64),
     /// The 1st, the 3rd, the 5th, ...
     EveryOther,
+    /// All but the last of each so many.
+    AllButEvery(u64),
 }
 
 impl When {
@@ -70,6 +72,7 @@ impl When {
             Self::Nth(n) => nth == n,
             Self::From(n) => nth >= n,
             Self::EveryOther => nth.is_multiple_of(2),
+            Self::AllButEvery(n) => nth % n != n - 1,
         }
     }
 }
@@ -106,6 +109,8 @@ pub(crate) struct ScriptedSys {
     /// The path each descriptor was opened by. A number used again replaces the old path.
     paths: Mutex<HashMap<RawFd, PathBuf>>,
     calls: Mutex<HashMap<Call, u64>>,
+    /// Every read and write asked for: kind, offset, length.
+    transfers: Mutex<Vec<(Call, u64, usize)>>,
 }
 
 impl fmt::Debug for ScriptedSys {
@@ -117,8 +122,8 @@ impl fmt::Debug for ScriptedSys {
 impl ScriptedSys {
     /// No rules yet: everything goes through to `inner`.
     pub(crate) fn new(inner: Arc<dyn Sys>) -> Arc<Self> {
-        let (rules, paths, calls) = Default::default();
-        Arc::new(Self { inner, rules, paths, calls })
+        let (rules, paths, calls, transfers) = Default::default();
+        Arc::new(Self { inner, rules, paths, calls, transfers })
     }
 
     /// Adds a rule. Of several that cover a call the first one added decides; all count it.
@@ -133,6 +138,11 @@ impl ScriptedSys {
     /// How many calls of a kind were made, those that a rule answered included.
     pub(crate) fn calls(&self, call: Call) -> u64 {
         self.calls.lock().get(&call).copied().unwrap_or(0)
+    }
+
+    /// The reads and writes asked for since the last call of this.
+    pub(crate) fn take_transfers(&self) -> Vec<(Call, u64, usize)> {
+        std::mem::take(&mut self.transfers.lock())
     }
 
     fn fault(&self, call: Call, path: &Path) -> Option<Fault> {
@@ -160,7 +170,8 @@ impl ScriptedSys {
     }
 
     /// How many of `len` bytes may be transferred.
-    fn allowed(&self, call: Call, fd: BorrowedFd<'_>, len: usize) -> SysResult<usize> {
+    fn allowed(&self, call: Call, fd: BorrowedFd<'_>, len: usize, offset: u64) -> SysResult<usize> {
+        self.transfers.lock().push((call, offset, len));
         match self.fault_fd(call, fd) {
             None => Ok(len),
             Some(Fault::Short(n)) => Ok(n.min(len)),
@@ -190,12 +201,19 @@ impl Sys for ScriptedSys {
     }
 
     fn pread(&self, fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> SysResult<usize> {
-        let len = self.allowed(Call::Pread, fd, buf.len())?;
-        if len == 0 { Ok(0) } else { self.inner.pread(fd, &mut buf[..len], offset) }
+        let len = self.allowed(Call::Pread, fd, buf.len(), offset)?;
+        if len == 0 {
+            return Ok(0);
+        }
+        // The whole is read, since a direct read cannot be cut anywhere; what is not owned up to
+        // is spoilt, so that nobody can rely on it.
+        let got = self.inner.pread(fd, buf, offset)?.min(len);
+        buf[got..].fill(0xa5);
+        Ok(got)
     }
 
     fn read_nowait(&self, fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> SysResult<usize> {
-        let len = self.allowed(Call::ReadNowait, fd, buf.len())?;
+        let len = self.allowed(Call::ReadNowait, fd, buf.len(), offset)?;
         if len == 0 {
             return Ok(0);
         }
@@ -207,7 +225,7 @@ impl Sys for ScriptedSys {
     }
 
     fn pwrite(&self, fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> SysResult<usize> {
-        let len = self.allowed(Call::Pwrite, fd, data.len())?;
+        let len = self.allowed(Call::Pwrite, fd, data.len(), offset)?;
         if len == 0 { Ok(0) } else { self.inner.pwrite(fd, &data[..len], offset) }
     }
 
