@@ -1,0 +1,1 @@
+//! Picker and jobs on an environment in memory.

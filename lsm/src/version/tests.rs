@@ -1,0 +1,1 @@
+//! The version set on an environment in memory.
