@@ -73,17 +73,7 @@ fn a_length_is_bounded_before_it_is_used() {
     let actual = u32::try_from(payload(1).len()).unwrap();
     assert_eq!(rest, actual.next_multiple_of(8));
     // (Lengths from `rest - 7` to `rest` cover the same padded bytes, as only a forger could.)
-    let lengths = [
-        0,
-        1,
-        rest - 8,
-        rest + 1,
-        rest + 8,
-        limit,
-        limit + 1,
-        u32::MAX - 7,
-        u32::MAX,
-    ];
+    let lengths = [0, 1, rest - 8, rest + 1, rest + 8, limit, limit + 1, u32::MAX - 7, u32::MAX];
     for length in lengths {
         let bytes = crafted(|header| header.length = length);
         let size = bytes.len();
