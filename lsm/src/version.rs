@@ -13,8 +13,6 @@ pub(crate) mod edit;
 mod manifest;
 pub(crate) mod set;
 mod state;
-#[cfg(test)]
-mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

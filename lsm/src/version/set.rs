@@ -10,6 +10,11 @@
 //!   manifest is queued for removal.
 //! * File numbers, sequence numbers and family ids only grow, over reopens and beyond stray files.
 
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -155,10 +160,11 @@ impl VersionSet {
     /// If the edit breaks a rule of the manifest (an overlap, a table removed that is not there):
     /// writing it would make the database unreadable.
     pub(crate) fn log_and_apply(&mut self, edit: VersionEdit) -> Result<Installed> {
-        let edit = self.admit(edit)?;
+        let mut edit = self.admit(edit)?;
         let wants_roll = self.writer.as_ref().expect("the set has a manifest").wants_roll();
         if wants_roll {
             self.start_manifest()?;
+            edit.next_file_number = Some(self.numbers.peek());
         }
         let gone = self.apply(&edit);
         let writer = self.writer.as_mut().expect("the set has a manifest");

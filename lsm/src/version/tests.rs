@@ -1,1 +1,0 @@
-//! The version set on an environment in memory.
