@@ -158,11 +158,11 @@ fn records_come_back_as_they_were_written() {
     let bytes = written(EPOCH, |writer| {
         writer.append(RecordType::Data, &[b"first ", b"in two parts"]).unwrap();
         writer.append(RecordType::Marker, &[&[1]]).unwrap();
-        writer.append(RecordType::Data, &[&[0; 300_000]]).unwrap();
+        writer.append(RecordType::Data, &[&vec![0; 300_000]]).unwrap();
         writer.append(RecordType::Data, &[b"last"]).unwrap();
     });
     let scan = scan(&bytes);
-    assert_eq!(scan.data(), [&b"first in two parts"[..], &[0; 300_000], b"last"]);
+    assert_eq!(scan.data(), [&b"first in two parts"[..], &vec![0; 300_000], b"last"]);
     assert_eq!(scan.records[0].0, RecordType::Begin);
     assert_eq!(scan.records[2], (RecordType::Marker, vec![1]));
     assert_eq!(scan.offsets.last(), Some(&(bytes.len() as u64)));

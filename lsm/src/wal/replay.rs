@@ -217,7 +217,7 @@ impl Walk<'_> {
         named: Option<Successor>,
         on_record: &mut OnRecord<'_>,
     ) -> Result<()> {
-        self.check_name(segment, begun, named)?;
+        check_name(segment, begun, named)?;
         self.check_predecessor(segment, begun)?;
         let successor = self.successors.get(&segment.number).copied();
         let mut reader = RecordReader::open(self.env, &segment.path)?;
@@ -261,20 +261,6 @@ impl Walk<'_> {
         self.named_next = ended.and_then(|end| end.successor);
         let link = Link { number: segment.number, end: reader.offset(), tail };
         self.link_to(link, records, ended.is_some());
-        Ok(())
-    }
-
-    fn check_name(&self, segment: &Segment, begun: &Begun, named: Option<Successor>) -> Result<()> {
-        let other = named.is_some_and(|named| named.epoch != begun.epoch)
-            || segment.fact.is_some_and(|fact| fact.epoch != begun.epoch);
-        if other {
-            let what = "another segment stands in the place of the one that was named";
-            return Err(Error::corruption(&segment.path, 0, what));
-        }
-        if segment.fact.is_some_and(|fact| fact.first_wal_seq != begun.wal_seq) {
-            let what = "the first record does not have the number that the manifest names";
-            return Err(Error::corruption(&segment.path, 0, what));
-        }
         Ok(())
     }
 
@@ -418,4 +404,19 @@ fn check_recorded_end(segment: &Segment, reader: &RecordReader) -> Result<()> {
     }
     let what = format!("the segment does not end at {} as the manifest says", end.end);
     Err(Error::corruption(&segment.path, reader.offset(), what))
+}
+
+/// The segment must be the one that was named.
+fn check_name(segment: &Segment, begun: &Begun, named: Option<Successor>) -> Result<()> {
+    let other = named.is_some_and(|named| named.epoch != begun.epoch)
+        || segment.fact.is_some_and(|fact| fact.epoch != begun.epoch);
+    if other {
+        let what = "another segment stands in the place of the one that was named";
+        return Err(Error::corruption(&segment.path, 0, what));
+    }
+    if segment.fact.is_some_and(|fact| fact.first_wal_seq != begun.wal_seq) {
+        let what = "the first record does not have the number that the manifest names";
+        return Err(Error::corruption(&segment.path, 0, what));
+    }
+    Ok(())
 }

@@ -198,7 +198,7 @@ fn a_last_record_torn_at_any_byte_is_left_out_whole() {
 #[test]
 fn a_large_record_with_any_sector_missing_is_absent() {
     let bytes = written(EPOCH, |writer| {
-        writer.append(RecordType::Data, &[&[7; 64 << 10]]).unwrap();
+        writer.append(RecordType::Data, &[&vec![7; 64 << 10]]).unwrap();
     });
     for sector in 0..bytes.len() / 512 {
         let mut torn = bytes.clone();

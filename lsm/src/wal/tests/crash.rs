@@ -74,7 +74,7 @@ fn go_on(image: &MemEnv, promised: &Promised, found: &Found, second: u64, what: 
     env.cut_power_at(at, When::Inside);
     let next = Log::go_on(&env, found, &promised.facts);
     let mut after = match next {
-        Ok(log) => run(log, second, 6, second % 2 == 0),
+        Ok(log) => run(log, second, 6, second.is_multiple_of(2)),
         Err(_) => Promised { appended: base, synced: base, facts: promised.facts.clone() },
     };
     after.synced = after.synced.max(base);
