@@ -14,6 +14,7 @@ mod compaction;
 mod cursor;
 mod error;
 mod filename;
+pub mod inspect;
 mod iter;
 mod key;
 mod level;

@@ -10,9 +10,9 @@
 
 pub(crate) mod current;
 pub(crate) mod edit;
-mod manifest;
+pub(crate) mod manifest;
 pub(crate) mod set;
-mod state;
+pub(crate) mod state;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -76,14 +76,15 @@ impl ManifestWriter {
 
 /// What a manifest says.
 #[derive(Debug)]
-pub(super) struct Manifest {
-    pub(super) state: State,
+pub(crate) struct Manifest {
+    /// The state that its edits add up to.
+    pub(crate) state: State,
     /// What was left out at its end: an edit that never became durable.
-    pub(super) cut: Option<Cut>,
+    pub(crate) cut: Option<Cut>,
 }
 
 /// Reads manifest `number`, which `CURRENT` names.
-pub(super) fn read(env: &dyn Env, dir: &Path, number: u64) -> Result<Manifest> {
+pub(crate) fn read(env: &dyn Env, dir: &Path, number: u64) -> Result<Manifest> {
     let path = FileName::Manifest(number).path(dir);
     let mut records = match RecordReader::open(env, &path) {
         Ok(records) => records,
