@@ -14,7 +14,18 @@ const HARD_LIMIT: usize = 800;
 const ABOVE_SOFT_LIMIT: &[(&str, usize)] = &[];
 
 /// The only files that may contain `unsafe`.
-const MAY_HOLD_UNSAFE: &[&str] = &[];
+const MAY_HOLD_UNSAFE: &[&str] = &[
+    "env/src/buffer/block.rs",
+    "env/src/hint.rs",
+    "env/src/os_file/mapped.rs",
+    "env/src/sys/kernel.rs",
+    "env/src/uring/kernel.rs",
+    "env/src/uring/lane.rs",
+    "env/src/uring/queue/ring_side.rs",
+    "env/src/uring/ring.rs",
+    "env/src/uring/scripted.rs",
+    "env/src/uring/setup.rs",
+];
 
 /// The layer of each module of the engine; a module imports only from layers below its own.
 const LAYERS: &[(u8, &[&str])] = &[

@@ -89,6 +89,10 @@ counts! {
     RingEnters => "ring_enters",
     /// Completions taken from a ring.
     RingCqes => "ring_cqes",
+    /// Completions that belong to no request in flight: a defect, and the end of their ring.
+    RingStale => "ring_stale",
+    /// The most entries that one enter gave to the kernel.
+    SqesPerEnterPeak => "sqes_per_enter_peak",
     /// Queues that found no free ring.
     PoolEmpty => "pool_empty",
     /// Rings given up after a defect.

@@ -19,6 +19,8 @@ mod queue;
 mod report;
 mod sync;
 mod sys;
+#[cfg(target_os = "linux")]
+mod uring;
 
 pub use buffer::Buffer;
 pub use env::{
@@ -31,6 +33,8 @@ pub use mem::{Choice, CrashPolicy, MemEnv, Subject, When};
 pub use posix::{BatchReads, PosixEnv, PosixEnvBuilder};
 pub use queue::{Completion, IoQueue, Request, SerialQueue, read_batch};
 pub use report::{EnvReport, Fact};
+#[cfg(target_os = "linux")]
+pub use uring::{IoUringEnv, IoUringEnvBuilder, MachineFacts, SelfTestStep, Unavailable};
 
 // Environments for tests, and the suite that checks any environment.
 #[cfg(feature = "test-util")]

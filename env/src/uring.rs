@@ -1,0 +1,233 @@
+//! The io_uring environment: misses of batched reads go to a ring together; everything else is
+//! done as in the environment of plain system calls, which it holds inside.
+//!
+//! A ring is used where it pays and nowhere else. A single read is a `pread` on the calling thread,
+//! since a ring at depth one loses. Appends, writes and syncs are made on the calling thread.
+
+use std::path::Path;
+
+use crate::os_file::Os;
+use crate::sync::Arc;
+use crate::sys::Sys;
+use crate::{
+    Access, DirEntry, Env, EnvReport, FileKind, FileLock, IoQueue, Metadata, PosixEnv,
+    RandomAccessFile, RandomRwFile, Result, WritableFile,
+};
+
+use breaker::Breaker;
+use kernel::{Abilities, KernelRing, RingFlags, SetupError};
+use pool::Pool;
+use queue::RingQueue;
+use ring::Ring;
+use setup::{Detected, detect, with_memory_back_off};
+
+pub use builder::IoUringEnvBuilder;
+pub use machine::MachineFacts;
+pub use unavailable::{SelfTestStep, Unavailable};
+
+mod batches;
+mod breaker;
+mod builder;
+mod kernel;
+mod lane;
+mod machine;
+mod op;
+mod pool;
+mod queue;
+mod ring;
+#[cfg(test)]
+mod scripted;
+mod setup;
+mod slots;
+mod unavailable;
+mod verdict;
+
+/// What the queues of one environment share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    os: Arc<Os>,
+    pool: Pool,
+    breaker: Breaker,
+    max_in_flight: usize,
+    nowait: bool,
+}
+
+/// The environment whose batched reads go to the kernel together, through io_uring.
+///
+/// It uses io_uring or it is not built: [`IoUringEnvBuilder::build`] gives the cause in a type,
+/// and [`auto`](crate::auto()) is the separate call that chooses another environment and says so.
+/// While running, a read that a ring cannot serve is served by plain calls; that never changes an
+/// answer and always moves a counter in [`Env::report`].
+///
+/// Files of [`PosixEnv`] work in its queues, and the other way round. Cheap to clone; clones share
+/// their rings and counters.
+///
+/// # Queues and threads
+///
+/// A queue stays on its thread:
+///
+/// ```compile_fail
+/// let env = treering_env::IoUringEnv::new().unwrap();
+/// let queue = treering_env::Env::queue(&env);
+/// std::thread::spawn(move || drop(queue));
+/// ```
+///
+/// # Forking
+///
+/// A child made by `fork` has no rings: its queues read by plain calls. Direct reads in flight
+/// during a `fork` are not supported on old kernels, where the child's copy-on-write may separate
+/// a buffer from the device.
+#[derive(Clone, Debug)]
+pub struct IoUringEnv {
+    posix: PosixEnv,
+    shared: Arc<Shared>,
+    rings: RingFacts,
+}
+
+/// How the rings were made.
+#[derive(Clone, Debug)]
+struct RingFacts {
+    entries: usize,
+    flags: RingFlags,
+    abilities: Abilities,
+}
+
+impl IoUringEnv {
+    /// The environment with default options.
+    pub fn new() -> Result<Self, Unavailable> {
+        Self::builder().build()
+    }
+
+    /// Starts from the default options.
+    pub fn builder() -> IoUringEnvBuilder {
+        IoUringEnvBuilder::default()
+    }
+
+    /// The environment over other system calls than the kernel's; its rings are real.
+    fn with_sys(sys: Arc<dyn Sys>, options: &IoUringEnvBuilder) -> Result<Self, Unavailable> {
+        options.check()?;
+        let Detected { ring, flags, abilities } = detect(options.ring_entries)?;
+        let rings = RingFacts { entries: ring.entries(), flags, abilities };
+        let entries = options.ring_entries;
+        let make = move || {
+            let (ring, _) = with_memory_back_off(|| KernelRing::new(entries, flags))?;
+            Ok(Box::new(ring) as Box<dyn Ring>)
+        };
+        let pool = Pool::new(options.ring_count(), Some(Box::new(ring)), Box::new(make))
+            .map_err(|error| Unavailable::from_setup(error, &MachineFacts::read()))?;
+        let posix = PosixEnv::builder()
+            .direct_reads(options.direct_reads)
+            .direct_writes(options.direct_writes);
+        let posix = PosixEnv::with_sys(sys, posix)
+            .expect("direct reads and writes go together, and on Linux");
+        let shared = Shared {
+            os: Arc::clone(posix.os()),
+            pool,
+            breaker: Breaker::default(),
+            max_in_flight: options.max_in_flight,
+            nowait: options.nowait,
+        };
+        Ok(Self { posix, shared: Arc::new(shared), rings })
+    }
+
+    fn add_facts(&self, report: &mut EnvReport) {
+        let Shared { pool, breaker, max_in_flight, nowait, .. } = &*self.shared;
+        report.fact("kernel", MachineFacts::read().kernel, None);
+        let first = if *nowait { "page cache first, misses" } else { "all" };
+        let how = format!("{first} through a ring, at most {max_in_flight} at once per queue");
+        report.fact("batched reads", how, None);
+        let made = format!("{} of {}", pool.size(), pool.asked());
+        let why = pool.shortfall().map(|error| match error {
+            SetupError::Setup(libc::ENOMEM) => "the limit of locked memory".to_owned(),
+            SetupError::Setup(errno) | SetupError::Enable(errno) => {
+                std::io::Error::from_raw_os_error(errno).to_string()
+            }
+        });
+        report.fact("rings", made, why);
+        report.fact("ring entries", self.rings.entries.to_string(), None);
+        let best = kernel::LADDER[0];
+        let why = (self.rings.flags != best).then(|| format!("this kernel refused {best}"));
+        report.fact("ring flags", self.rings.flags.to_string(), why);
+        let restricted = if self.rings.abilities.restricted { "yes" } else { "no" };
+        report.fact("rings restricted to reads and writes", restricted, None);
+        let state = if breaker.is_open() { "open" } else { "closed" };
+        let why = breaker.is_open().then(|| "rings kept failing reads".to_owned());
+        report.fact("breaker", format!("{state}, level {}", breaker.level()), why);
+    }
+}
+
+impl Env for IoUringEnv {
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
+        self.posix.open(path, access)
+    }
+
+    fn open_rw(&self, path: &Path) -> Result<Arc<dyn RandomRwFile>> {
+        self.posix.open_rw(path)
+    }
+
+    fn create(&self, path: &Path, kind: FileKind) -> Result<Box<dyn WritableFile>> {
+        self.posix.create(path, kind)
+    }
+
+    fn metadata(&self, path: &Path) -> Result<Option<Metadata>> {
+        self.posix.metadata(path)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.posix.list(dir)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.posix.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.posix.remove(path)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.posix.link(from, to)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        self.posix.create_dir_all(dir)
+    }
+
+    fn remove_dir(&self, dir: &Path) -> Result<()> {
+        self.posix.remove_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.posix.sync_dir(dir)
+    }
+
+    fn free_space(&self, dir: &Path) -> Result<u64> {
+        self.posix.free_space(dir)
+    }
+
+    fn lock(&self, path: &Path) -> Result<FileLock> {
+        self.posix.lock(path)
+    }
+
+    /// A queue over the rings. It takes one when it first needs it, and gives it back whenever
+    /// nothing is pending.
+    fn queue(&self) -> Box<dyn IoQueue> {
+        Box::new(RingQueue::new(&self.shared))
+    }
+
+    fn report(&self) -> EnvReport {
+        let mut report = self.posix.report();
+        report.env = "io_uring";
+        report.facts.retain(|fact| fact.name != "batched reads");
+        self.add_facts(&mut report);
+        let pool = &self.shared.pool;
+        report.counters.insert("rings_alive", pool.size() as u64);
+        report.counters.insert("ring_replaced", pool.replaced());
+        report.counters.insert("ring_lost", pool.lost());
+        report.counters.insert("worker_threads_alive", machine::ring_workers());
+        report
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! A read request under way: its memory, the pieces that are in a ring, and what is left for a
+//! plain read.
+//!
+//! Invariants:
+//! * The memory belongs to the operation until no piece is outstanding; meanwhile nobody touches
+//!   it through Rust. Its address never changes: it is on the heap, however the operation moves.
+//! * A request completes once, when no piece is outstanding and nothing is left to be read.
+
+use std::mem;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use super::verdict::Asked;
+use crate::buffer::BufferPool;
+use crate::counters::Counters;
+use crate::os_file::OsFile;
+use crate::sync::Arc;
+use crate::{Buffer, Error, RandomAccessFile, Result};
+
+/// The longest read given to a ring at once; the device would split a longer one, and a kernel may
+/// answer that with a worker thread or a refusal.
+pub(crate) const CHUNK: usize = 512 * 1024;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) tag: u64,
+    file: Arc<dyn RandomAccessFile>,
+    /// Where in the file the memory begins.
+    start: u64,
+    memory: Buffer,
+    /// The caller's bytes within the memory. Direct reads may need more around them.
+    wanted: Range<usize>,
+    outstanding: usize,
+    rest: Vec<Range<usize>>,
+    error: Option<Error>,
+}
+
+/// A part of an operation's memory that a ring is to fill.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) op: u64,
+    /// Where in the memory the next read of this piece begins.
+    pub(crate) from: usize,
+    /// Where in the memory the piece ends.
+    pub(crate) end: usize,
+    /// Bytes of the memory known to be there, up to here; a direct read may begin below.
+    reached: usize,
+    /// Whether the last completion brought nothing new.
+    stuck: bool,
+}
+
+impl Op {
+    /// Memory for `len` bytes at `offset` of one of our own files that holds them.
+    pub(crate) fn new(
+        tag: u64,
+        file: Arc<dyn RandomAccessFile>,
+        offset: u64,
+        len: usize,
+        pool: &Arc<BufferPool>,
+    ) -> Self {
+        let align = OsFile::of(&*file).and_then(OsFile::direct);
+        let (start, window) = align.map_or((offset, len), |align| align.window(offset, len));
+        let skip = usize::try_from(offset - start).expect("less than a block");
+        Self {
+            tag,
+            memory: take_memory(pool, window, align.is_some()),
+            file,
+            start,
+            wanted: skip..skip + len,
+            outstanding: 0,
+            rest: Vec::new(),
+            error: None,
+        }
+    }
+
+    /// The file, which is known to be one of ours.
+    pub(crate) fn file(&self) -> &OsFile {
+        OsFile::of(&*self.file).expect("operations are made for our own files only")
+    }
+
+    /// The file's descriptor, open as long as this operation.
+    pub(crate) fn raw_fd(&self) -> i32 {
+        self.file().fd().as_raw_fd()
+    }
+
+    /// Where in the file the bytes up to `at` of the memory end.
+    pub(crate) fn offset_of(&self, at: usize) -> u64 {
+        self.start + at as u64
+    }
+
+    /// The memory that a NOWAIT read may fill: all of it, while nothing is outstanding.
+    pub(crate) fn memory(&mut self) -> (&OsFile, &mut [u8], u64) {
+        assert_eq!(self.outstanding, 0, "memory in flight is touched by nobody");
+        let file = OsFile::of(&*self.file).expect("operations are made for our own files only");
+        (file, self.memory.as_mut_slice(), self.start)
+    }
+
+    /// Where the wanted bytes end in the memory: what must be filled.
+    pub(crate) fn needed(&self) -> usize {
+        self.wanted.end
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory_len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Cuts what is missing from `from` on into pieces for a ring. `op` is this operation's key.
+    pub(crate) fn cut(&mut self, op: u64, from: usize) -> Vec<Piece> {
+        let len = self.memory.len();
+        let from = self.aligned_down(from);
+        let cuts = (from..len).step_by(CHUNK);
+        let pieces: Vec<Piece> = cuts
+            .map(|from| Piece { op, from, end: len.min(from + CHUNK), reached: from, stuck: false })
+            .collect();
+        self.outstanding = pieces.len();
+        pieces
+    }
+
+    /// The address that a piece is read to, valid until the operation is taken apart.
+    pub(crate) fn address(&mut self, piece: &Piece) -> *mut u8 {
+        self.memory.as_mut_slice()[piece.from..piece.end].as_mut_ptr()
+    }
+
+    /// What a piece asks for, and how much of it must arrive.
+    pub(crate) fn asked(&self, piece: &Piece) -> Asked {
+        Asked {
+            len: piece.end - piece.from,
+            needed: piece.end.min(self.wanted.end).saturating_sub(piece.from),
+        }
+    }
+
+    /// Takes note that the first `got` bytes a piece asked for are there. False if that brought
+    /// nothing new twice in a row, and a plain read should go on.
+    pub(crate) fn advance(&self, piece: &mut Piece, got: usize) -> bool {
+        let reached = piece.from + got;
+        let was_stuck = mem::replace(&mut piece.stuck, reached <= piece.reached);
+        piece.reached = piece.reached.max(reached);
+        piece.from = self.aligned_down(piece.reached);
+        !(was_stuck && piece.stuck)
+    }
+
+    /// A piece is done with, whole.
+    pub(crate) fn piece_done(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    /// A piece is done with; what it lacks is left for a plain read.
+    pub(crate) fn piece_left(&mut self, piece: &Piece) {
+        self.leave(piece.from);
+        let range = self.rest.last_mut().expect("just left");
+        range.end = range.end.min(piece.end);
+        self.outstanding -= 1;
+    }
+
+    /// A piece is done with; it failed. The first failure is the request's.
+    pub(crate) fn piece_failed(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+        self.outstanding -= 1;
+    }
+
+    /// Leaves everything from `from` on for a plain read.
+    pub(crate) fn leave(&mut self, from: usize) {
+        self.rest.push(from..self.wanted.end);
+    }
+
+    /// Gives up memory that a broken ring may still write to, for ever, and starts afresh: all is
+    /// left for a plain read.
+    pub(crate) fn leak_memory(&mut self, pool: &Arc<BufferPool>) {
+        let fresh = take_memory(pool, self.memory.len(), self.file().direct().is_some());
+        mem::forget(mem::replace(&mut self.memory, fresh));
+        self.outstanding = 0;
+        self.error = None;
+        self.rest.clear();
+        self.leave(self.wanted.start);
+    }
+
+    /// Whether no piece is outstanding.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outstanding == 0
+    }
+
+    /// Whether something is left for a plain read.
+    pub(crate) fn has_rest(&self) -> bool {
+        !self.rest.is_empty() && self.error.is_none()
+    }
+
+    /// Ranges of the file left for a plain read, for hints.
+    pub(crate) fn rest(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.rest.iter().map(|range| (self.offset_of(range.start), range.len() as u64))
+    }
+
+    /// Reads what is left by plain reads, and gives the request's result.
+    pub(crate) fn finish(mut self, counters: &Counters) -> (u64, Result<Buffer>) {
+        assert_eq!(self.outstanding, 0, "memory in flight is touched by nobody");
+        if let Some(error) = self.error.take() {
+            return (self.tag, Err(error));
+        }
+        for range in mem::take(&mut self.rest) {
+            let offset = self.start + range.start as u64;
+            let file = OsFile::of(&*self.file).expect("operations are made for our own files only");
+            let memory = &mut self.memory.as_mut_slice()[range];
+            if let Err(error) = file.pread_exact(memory, offset, counters) {
+                return (self.tag, Err(error));
+            }
+        }
+        (self.tag, Ok(self.memory.narrowed(self.wanted.start, self.wanted.len())))
+    }
+
+    /// The last place at or below `at` where a read of this file may begin.
+    fn aligned_down(&self, at: usize) -> usize {
+        self.file().direct().map_or(at, |align| {
+            let block = usize::try_from(align.offset).expect("at most 64 KiB");
+            at & !(block - 1)
+        })
+    }
+}
+
+/// Memory for a read. Direct reads need it aligned, which only whole pages are sure to be.
+fn take_memory(pool: &Arc<BufferPool>, len: usize, direct: bool) -> Buffer {
+    let whole = if direct { len.max(Buffer::ALIGN) } else { len };
+    pool.take(whole).narrowed(0, len)
+}

@@ -1,0 +1,249 @@
+//! The rings of an environment: made once, each used by one queue at a time.
+//!
+//! Invariants:
+//! * A ring is either in its cell, idle and empty, or out in the hands of exactly one queue. There
+//!   is no sharing and nothing is thread-local, so a thread's exit leaks no ring.
+//! * Nobody waits for a ring: a queue that finds none reads without one.
+//! * A ring whose state is in doubt never comes back. Its cell makes one new ring at a later
+//!   checkout; if that fails, the pool stays smaller by one.
+//! * In a forked child there are no rings: their memory was not inherited, and their descriptors
+//!   are the parent's.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use parking_lot::Mutex;
+
+use super::kernel::SetupError;
+use super::ring::Ring;
+
+/// Makes one more ring like the others.
+pub(crate) type MakeRing = dyn Fn() -> Result<Box<dyn Ring>, SetupError> + Send + Sync;
+
+/// One place for a ring, on cache lines of its own so that queues do not slow each other.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Place {
+    cell: Mutex<Cell>,
+}
+
+#[derive(Debug)]
+enum Cell {
+    Idle(Box<dyn Ring>),
+    Out,
+    /// The ring that belonged here was retired; a new one may be made.
+    Retired,
+    /// So was it, and no new one could be made.
+    Lost,
+}
+
+/// A ring taken from the pool, and where it belongs.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) ring: Box<dyn Ring>,
+    place: usize,
+}
+
+/// See the module.
+pub(crate) struct Pool {
+    places: Box<[Place]>,
+    make: Box<MakeRing>,
+    asked: usize,
+    shortfall: Option<SetupError>,
+    owner: u32,
+    replaced: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Pool {
+    /// Makes up to `asked` rings, the first of which may be there already. Fewer if the kernel
+    /// refuses more; an error if it refuses even one.
+    pub(crate) fn new(
+        asked: usize,
+        first: Option<Box<dyn Ring>>,
+        make: Box<MakeRing>,
+    ) -> Result<Self, SetupError> {
+        let mut rings: Vec<Box<dyn Ring>> = first.into_iter().collect();
+        let mut shortfall = None;
+        while rings.len() < asked {
+            match make() {
+                Ok(ring) => rings.push(ring),
+                Err(error) if rings.is_empty() => return Err(error),
+                Err(error) => {
+                    shortfall = Some(error);
+                    break;
+                }
+            }
+        }
+        let places = rings.into_iter().map(|ring| Place { cell: Mutex::new(Cell::Idle(ring)) });
+        Ok(Self {
+            places: places.collect(),
+            make,
+            asked,
+            shortfall,
+            owner: process::id(),
+            replaced: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether this process made the rings. False in a forked child, which must not touch them.
+    pub(crate) fn is_ours(&self) -> bool {
+        process::id() == self.owner
+    }
+
+    /// Takes an idle ring for exclusive use; never waits.
+    pub(crate) fn take(&self) -> Option<Taken> {
+        if !self.is_ours() {
+            return None;
+        }
+        // Each thread starts at a place of its own, so threads seldom meet at a lock.
+        let mut hasher = DefaultHasher::new();
+        thread::current().id().hash(&mut hasher);
+        let start = usize::try_from(hasher.finish() % self.places.len() as u64)
+            .expect("a remainder of a usize");
+        (0..self.places.len())
+            .map(|step| (start + step) % self.places.len())
+            .find_map(|place| self.take_from(place))
+    }
+
+    fn take_from(&self, place: usize) -> Option<Taken> {
+        let mut cell = self.places[place].cell.try_lock()?;
+        match std::mem::replace(&mut *cell, Cell::Out) {
+            Cell::Idle(ring) => Some(Taken { ring, place }),
+            Cell::Retired => {
+                let Ok(ring) = (self.make)() else {
+                    self.lost.fetch_add(1, Ordering::Relaxed);
+                    *cell = Cell::Lost;
+                    return None;
+                };
+                self.replaced.fetch_add(1, Ordering::Relaxed);
+                Some(Taken { ring, place })
+            }
+            other @ (Cell::Out | Cell::Lost) => {
+                *cell = other;
+                None
+            }
+        }
+    }
+
+    /// Takes back a ring with nothing in flight and nothing in its submission queue.
+    pub(crate) fn give_back(&self, taken: Taken) {
+        *self.places[taken.place].cell.lock() = Cell::Idle(taken.ring);
+    }
+
+    /// Closes a ring for good. Memory that the kernel might still write to through it must have
+    /// been leaked: closing is no barrier.
+    pub(crate) fn retire(&self, taken: Taken) {
+        let place = taken.place;
+        drop(taken);
+        *self.places[place].cell.lock() = Cell::Retired;
+    }
+
+    /// Rings in the pool now, idle or in use.
+    pub(crate) fn size(&self) -> usize {
+        self.places.len() - usize::try_from(self.lost.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Rings wished for at construction.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked
+    }
+
+    /// Why fewer were made, if so.
+    pub(crate) fn shortfall(&self) -> Option<SetupError> {
+        self.shortfall
+    }
+
+    /// Retired rings that were replaced.
+    pub(crate) fn replaced(&self) -> u64 {
+        self.replaced.load(Ordering::Relaxed)
+    }
+
+    /// Retired rings that could not be replaced.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            return;
+        }
+        // In a child the ring's addresses may by now hold something else: unmapping them would
+        // take that away.
+        for place in &self.places {
+            std::mem::forget(std::mem::replace(&mut *place.cell.lock(), Cell::Lost));
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} of {} rings)", self.size(), self.asked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::super::scripted::ScriptedRing;
+    use super::*;
+
+    fn scripted(limit: usize) -> (Box<MakeRing>, Arc<AtomicUsize>) {
+        let made = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&made);
+        let make = move || {
+            if counter.fetch_add(1, Ordering::SeqCst) < limit {
+                Ok(Box::new(ScriptedRing::new(8)) as Box<dyn Ring>)
+            } else {
+                Err(SetupError::Setup(libc::ENOMEM))
+            }
+        };
+        (Box::new(make), made)
+    }
+
+    /// URING-26
+    #[test]
+    fn a_refused_ring_makes_a_smaller_pool_and_says_why() {
+        let pool = Pool::new(16, None, scripted(3).0).unwrap();
+        assert_eq!((pool.size(), pool.asked()), (3, 16));
+        assert_eq!(pool.shortfall(), Some(SetupError::Setup(libc::ENOMEM)));
+        let none = Pool::new(16, None, scripted(0).0);
+        assert_eq!(none.unwrap_err(), SetupError::Setup(libc::ENOMEM));
+    }
+
+    #[test]
+    fn a_ring_is_out_until_it_is_given_back() {
+        let pool = Pool::new(2, None, scripted(2).0).unwrap();
+        let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
+        assert!(pool.take().is_none());
+        pool.give_back(second);
+        let third = pool.take().unwrap();
+        assert!(pool.take().is_none());
+        pool.give_back(first);
+        pool.give_back(third);
+        assert_eq!(pool.size(), 2);
+    }
+
+    /// URING-26
+    #[test]
+    fn a_retired_ring_is_replaced_once_and_a_failure_to_do_so_is_counted() {
+        let (make, made) = scripted(2);
+        let pool = Pool::new(1, None, make).unwrap();
+        pool.retire(pool.take().unwrap());
+        let replacement = pool.take().unwrap();
+        assert_eq!((pool.replaced(), pool.lost()), (1, 0));
+        pool.retire(replacement);
+        assert!(pool.take().is_none());
+        assert!(pool.take().is_none());
+        assert_eq!((pool.replaced(), pool.lost()), (1, 1));
+        assert_eq!((pool.size(), made.load(Ordering::SeqCst)), (0, 3));
+    }
+}

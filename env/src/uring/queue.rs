@@ -1,0 +1,418 @@
+//! The queue of the io_uring environment.
+//!
+//! A read is first looked for in the page cache, on the calling thread (`RWF_NOWAIT`). What is not
+//! there is staged, and goes to a ring together with its like: when enough are staged, or when
+//! `pop` finds nothing ready. Results are delivered in completion order, so the caller works on
+//! one while the others are in flight.
+//!
+//! What a ring would not make faster, or cannot do, is read by plain calls: a single miss, a
+//! handful of misses, files whose file system has no asynchronous reads, everything while no ring
+//! is free or the breaker is open, and whatever a ring failed to read.
+//!
+//! Invariants:
+//! * Every request completes exactly once, with its own result.
+//! * Memory in flight belongs to an operation in `ops`, which is taken apart only when no piece of
+//!   it is in a ring. Dropping the queue waits for that; leaking it leaks the memory and the ring.
+//! * At most a window of requests is issued or ready; the others are descriptions only.
+
+use std::collections::VecDeque;
+
+use super::Shared;
+use super::batches::Batches;
+use super::lane::Lane;
+use super::op::{Op, Piece};
+use super::ring::Completed;
+use super::slots::Slots;
+use crate::counters::Count;
+use crate::os_file::{Kick, Latch, Nowait, OsFile};
+use crate::queue::run;
+use crate::sync::Arc;
+use crate::{Access, Buffer, Completion, Error, IoQueue, RandomAccessFile, Request, Result};
+
+mod ring_side;
+
+/// Staged reads that are worth entering the kernel for: 16 take nearly all of what batching gains.
+const ENTER_BATCH: usize = 16;
+/// Bytes of memory issued or ready at most, unless a single request needs more.
+const WINDOW_BYTES: usize = 8 << 20;
+/// Buffered misses below which plain reads, already begun by the NOWAIT read, are as fast.
+const RING_MIN_BUFFERED: usize = 4;
+/// The same for direct reads, which nothing has begun.
+const RING_MIN_DIRECT: usize = 2;
+/// A range that is asked for twice to learn about the device is no longer than this.
+const PROBE: usize = 64 << 10;
+
+/// Something to be read by plain calls when nothing better is left to do.
+#[derive(Debug)]
+enum Plain {
+    /// What is left of an operation; `true` if a ring should have read it.
+    Op(u64, bool),
+    /// A request for a file that is not one of ours.
+    Foreign(u64, Request),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct RingQueue {
+    shared: Arc<Shared>,
+    lane: Lane,
+    ops: Slots<Op>,
+    /// Pieces that are in the ring, by the tag of their entry.
+    pieces: Slots<Piece>,
+    staged: VecDeque<Piece>,
+    plain: VecDeque<Plain>,
+    ready: VecDeque<(Completion, usize)>,
+    backlog: VecDeque<(u64, Request)>,
+    batches: Batches,
+    /// A miss held back, to be looked for again once another read has finished.
+    kick_probe: Option<u64>,
+    /// Requests issued or ready, and their memory.
+    held: usize,
+    held_bytes: usize,
+    /// No ring was free in this batch.
+    without_ring: bool,
+    completed: Vec<Completed>,
+}
+
+impl IoQueue for RingQueue {
+    fn push(&mut self, tag: u64, request: Request) {
+        if self.backlog.is_empty() && self.has_room_for(&request) {
+            self.issue(tag, request);
+        } else {
+            self.backlog.push_back((tag, request));
+        }
+    }
+
+    fn pop(&mut self) -> Option<Completion> {
+        loop {
+            if let Some((completion, bytes)) = self.ready.pop_front() {
+                self.held -= 1;
+                self.held_bytes -= bytes;
+                self.refill();
+                if self.kick_probe.is_none() {
+                    self.batches.end_if_long();
+                }
+                return Some(completion);
+            }
+            if !self.advance() {
+                self.end_batch();
+                return None;
+            }
+        }
+    }
+}
+
+impl RingQueue {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            lane: Lane::new(shared),
+            ops: Slots::default(),
+            pieces: Slots::default(),
+            staged: VecDeque::new(),
+            plain: VecDeque::new(),
+            ready: VecDeque::new(),
+            backlog: VecDeque::new(),
+            batches: Batches::default(),
+            kick_probe: None,
+            held: 0,
+            held_bytes: 0,
+            without_ring: false,
+            completed: Vec::new(),
+        }
+    }
+
+    fn has_room_for(&self, request: &Request) -> bool {
+        let bytes = memory_of(request);
+        self.held == 0
+            || self.held < self.shared.max_in_flight
+                && self.held_bytes.saturating_add(bytes) <= WINDOW_BYTES
+    }
+
+    fn refill(&mut self) {
+        while let Some((_, request)) = self.backlog.front()
+            && self.has_room_for(request)
+            && let Some((tag, request)) = self.backlog.pop_front()
+        {
+            self.issue(tag, request);
+        }
+    }
+
+    /// Begins a request.
+    fn issue(&mut self, tag: u64, request: Request) {
+        self.held += 1;
+        let Request::Read { file, offset, len } = request else {
+            return self.run_through_file(tag, request);
+        };
+        let Some(ours) = OsFile::of(&*file) else {
+            let request = Request::Read { file, offset, len };
+            return self.plain.push_back(Plain::Foreign(tag, request));
+        };
+        if let Err(error) = ours.check_range(offset, len) {
+            self.finished(tag, Err(error), 0);
+        } else if let Some(view) = ours.view(offset, len) {
+            self.shared.os.counters.bump(Count::MmapReads);
+            self.finished(tag, Ok(view), 0);
+        } else if len == 0 {
+            self.finished(tag, Ok(Buffer::zeroed(0)), 0);
+        } else {
+            self.issue_read(tag, file, offset, len);
+        }
+    }
+
+    /// Serves a request through its file's own methods, on the calling thread.
+    fn run_through_file(&mut self, tag: u64, request: Request) {
+        let result = run(request);
+        let bytes = result.as_ref().map_or(0, |data| data.len());
+        self.held_bytes += bytes;
+        self.finished(tag, result, bytes);
+    }
+
+    fn issue_read(&mut self, tag: u64, file: Arc<dyn RandomAccessFile>, offset: u64, len: usize) {
+        let mut op = Op::new(tag, file, offset, len, &self.shared.os.pool);
+        self.held_bytes += op.memory_len();
+        let device = Arc::clone(op.file().device());
+        let gave = self.look_in_cache(&mut op);
+        let from = match gave {
+            Some(Nowait::Full) => op.needed(),
+            Some(Nowait::Short(n)) => n,
+            Some(Nowait::Miss | Nowait::Unsupported) | None => 0,
+        };
+        if from >= op.needed() {
+            self.complete(op);
+            return;
+        }
+        let latched = op.file().nowait_latch() == Latch::Unsupported;
+        let may_probe = gave == Some(Nowait::Miss)
+            && op.file().direct().is_none()
+            && op.file().access() == Access::Random
+            && len <= PROBE;
+        let key = self.ops.insert(op);
+        let no_ring = self.without_ring || self.shared.breaker.is_open();
+        if latched || no_ring {
+            self.op(key).leave(from);
+            self.line_up_plain(key, !latched);
+        } else if may_probe && self.kick_probe.is_none() && self.batches.plan(&device).probe_kick {
+            self.batches.probing(&device);
+            self.kick_probe = Some(key);
+        } else {
+            self.stage(key, from);
+            if self.staged.len() >= ENTER_BATCH {
+                self.turn(false);
+            }
+        }
+    }
+
+    /// The NOWAIT read of a new operation; `None` if it is better left out. Even then the first
+    /// read of a file is one, since it shows whether the file system can do without waiting.
+    fn look_in_cache(&mut self, op: &mut Op) -> Option<Nowait> {
+        let file = op.file();
+        match file.nowait_latch() {
+            Latch::Unknown => {}
+            Latch::Unsupported => return Some(Nowait::Unsupported),
+            // Direct reads are never in the cache.
+            Latch::Works if file.direct().is_some() => return None,
+            Latch::Works => {
+                if !self.shared.nowait || self.batches.plan(file.device()).skip_nowait {
+                    self.shared.os.counters.bump(Count::NowaitSkipped);
+                    return None;
+                }
+            }
+        }
+        let (file, memory, start) = op.memory();
+        let counters = &self.shared.os.counters;
+        if file.direct().is_none() {
+            let gave = file.read_nowait(memory, start, counters);
+            self.batches.tried(file.device(), gave);
+            return Some(gave);
+        }
+        // A direct look waits for the device in spite of its name, so it is kept short.
+        let short = memory.len().min(PROBE);
+        match file.read_nowait(&mut memory[..short], start, counters) {
+            Nowait::Full if short < memory.len() => Some(Nowait::Short(short)),
+            gave => Some(gave),
+        }
+    }
+
+    fn op(&mut self, key: u64) -> &mut Op {
+        self.ops.get_mut(key).expect("operations under way are in the table")
+    }
+
+    /// Puts what an operation lacks from `from` on in line for the ring.
+    fn stage(&mut self, key: u64, from: usize) {
+        let pieces = self.op(key).cut(key, from);
+        self.staged.extend(pieces);
+    }
+
+    /// Puts what an operation has left for plain reads in line for them. Unless NOWAIT reads
+    /// start the device here, the kernel is told to start, so that plain reads overlap too.
+    fn line_up_plain(&mut self, key: u64, instead_of_ring: bool) {
+        let counters = &self.shared.os.counters;
+        let op = self.ops.get_mut(key).expect("operations under way are in the table");
+        let started = self.shared.nowait && op.file().device().kick() == Kick::Kicks;
+        if !started {
+            op.rest().for_each(|(offset, len)| op.file().hint(offset, len, counters));
+        }
+        self.plain.push_back(Plain::Op(key, instead_of_ring));
+    }
+
+    /// Does the next thing that brings a result nearer; false if nothing is pending.
+    fn advance(&mut self) -> bool {
+        if self.lane.in_flight() > 0 {
+            self.peek();
+            if !self.ready.is_empty() {
+                return true;
+            }
+        } else if !self.staged.is_empty() && self.staged_too_few() {
+            self.unstage();
+        }
+        let in_ring = self.lane.in_flight() + self.staged.len();
+        if in_ring > 0 && self.plain.is_empty() {
+            self.turn(true);
+        } else if !self.staged.is_empty() {
+            self.turn(false);
+        }
+        if !self.ready.is_empty() {
+            return true;
+        }
+        if let Some(plain) = self.plain.pop_front() {
+            self.run_plain(plain);
+            return true;
+        }
+        if in_ring == 0 && self.kick_probe.is_some() {
+            self.give_up_probe();
+            return true;
+        }
+        let pending = in_ring > 0 || !self.staged.is_empty();
+        assert!(pending || self.held == 0, "every request is ready, in the ring or in a line");
+        pending
+    }
+
+    fn staged_too_few(&mut self) -> bool {
+        let ops = &mut self.ops;
+        let direct = self
+            .staged
+            .iter()
+            .any(|piece| ops.get_mut(piece.op).is_some_and(|op| op.file().direct().is_some()));
+        let enough = if direct { RING_MIN_DIRECT } else { RING_MIN_BUFFERED };
+        self.staged.len() < enough
+    }
+
+    /// Takes everything staged out of line and leaves it for plain reads.
+    fn unstage(&mut self) {
+        let pieces: Vec<Piece> = self.staged.drain(..).collect();
+        for piece in &pieces {
+            self.leave_piece(piece, false);
+        }
+    }
+
+    /// Leaves what a piece lacks for plain reads.
+    fn leave_piece(&mut self, piece: &Piece, instead_of_ring: bool) {
+        let op = self.op(piece.op);
+        op.piece_left(piece);
+        self.settle(piece.op, instead_of_ring);
+    }
+
+    fn fail_piece(&mut self, piece: &Piece, error: Error) {
+        self.op(piece.op).piece_failed(error);
+        self.settle(piece.op, true);
+    }
+
+    /// Ends an operation of which nothing is outstanding, or lines up what it lacks.
+    fn settle(&mut self, key: u64, instead_of_ring: bool) {
+        let op = self.op(key);
+        if !op.is_idle() {
+            return;
+        }
+        if op.has_rest() {
+            self.line_up_plain(key, instead_of_ring);
+            return;
+        }
+        let op = self.ops.remove(key).expect("just looked at");
+        self.complete(op);
+        self.look_again();
+    }
+
+    fn complete(&mut self, op: Op) {
+        let bytes = op.memory_len();
+        let (tag, result) = op.finish(&self.shared.os.counters);
+        self.finished(tag, result, bytes);
+    }
+
+    fn finished(&mut self, tag: u64, result: Result<Buffer>, bytes: usize) {
+        self.ready.push_back((Completion { tag, result }, bytes));
+    }
+
+    fn run_plain(&mut self, plain: Plain) {
+        match plain {
+            Plain::Op(key, instead_of_ring) => {
+                if instead_of_ring {
+                    self.shared.os.counters.bump(Count::FallbackPreads);
+                }
+                self.shared.breaker.good();
+                let op = self.ops.remove(key).expect("what is lined up is in the table");
+                self.complete(op);
+                self.look_again();
+            }
+            Plain::Foreign(tag, request) => self.run_through_file(tag, request),
+        }
+    }
+
+    /// Another read has finished: looks whether the miss that was held back is there by now, that
+    /// is, whether its NOWAIT read had started it.
+    fn look_again(&mut self) {
+        let Some(key) = self.kick_probe.take() else { return };
+        let shared = Arc::clone(&self.shared);
+        let op = self.op(key);
+        let (file, memory, start) = op.memory();
+        let gave = file.read_nowait(memory, start, &shared.os.counters);
+        match gave {
+            Nowait::Full => {
+                shared.os.counters.bump(Count::KickYes);
+                file.device().vote(true);
+            }
+            Nowait::Miss => {
+                shared.os.counters.bump(Count::KickNo);
+                file.device().vote(false);
+            }
+            // Says nothing: some of it may have been there before.
+            Nowait::Short(_) | Nowait::Unsupported => {}
+        }
+        match gave {
+            Nowait::Full => {
+                let op = self.ops.remove(key).expect("just looked at");
+                self.complete(op);
+            }
+            Nowait::Short(n) => self.stage(key, n),
+            Nowait::Miss | Nowait::Unsupported => self.stage(key, 0),
+        }
+    }
+
+    /// No other read is left to wait for: the miss that was held back is simply read.
+    fn give_up_probe(&mut self) {
+        if let Some(key) = self.kick_probe.take() {
+            self.op(key).leave(0);
+            self.line_up_plain(key, false);
+        }
+    }
+
+    /// Nothing is pending: the ring goes back to the pool for others.
+    fn end_batch(&mut self) {
+        self.batches.end();
+        self.without_ring = false;
+        if self.lane.in_flight() == 0 {
+            self.lane.close();
+        }
+    }
+}
+
+/// Memory that a request takes while it is issued or ready.
+fn memory_of(request: &Request) -> usize {
+    match request {
+        Request::Read { len, .. } => *len,
+        Request::Write { data, .. } => data.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

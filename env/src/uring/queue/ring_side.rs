@@ -1,0 +1,217 @@
+//! The side of the queue that faces the ring: turns at it, the verdict on each completion, and
+//! waiting for everything in flight when the queue goes away.
+
+use super::RingQueue;
+use crate::counters::Count;
+use crate::os_file::OsFile;
+use crate::sync::Arc;
+use crate::uring::lane::Turn;
+use crate::uring::op::Piece;
+use crate::uring::ring::{Completed, ReadEntry};
+use crate::uring::verdict::{Verdict, judge, strains_the_breaker};
+use crate::{Error, ErrorKind, RandomAccessFile};
+
+impl RingQueue {
+    /// One turn at the ring: pushes what is staged, enters, judges what came.
+    pub(super) fn turn(&mut self, wait: bool) {
+        if !self.lane.is_ours() {
+            self.abandon();
+            return;
+        }
+        if !self.lane.open() {
+            self.without_ring = true;
+            self.shared.os.counters.bump(Count::PoolEmpty);
+            let pieces: Vec<Piece> = self.staged.drain(..).collect();
+            for piece in &pieces {
+                self.leave_piece(piece, true);
+            }
+            return;
+        }
+        while self.lane.has_room()
+            && let Some(piece) = self.staged.pop_front()
+        {
+            self.push_piece(piece);
+        }
+        let mut completed = std::mem::take(&mut self.completed);
+        let turn = self.lane.enter(wait, &mut completed);
+        self.judge_all(&mut completed);
+        match turn {
+            Turn::Done => {}
+            Turn::TakenBack(keys) => {
+                for key in keys {
+                    let piece = self.pieces.remove(key).expect("offered entries have pieces");
+                    self.leave_piece(&piece, true);
+                }
+            }
+            Turn::Broken => self.abandon(),
+        }
+        if self.lane.is_spent() {
+            self.lane.close();
+        }
+    }
+
+    fn push_piece(&mut self, piece: Piece) {
+        let op = self.ops.get_mut(piece.op).expect("operations under way are in the table");
+        let entry = ReadEntry {
+            fd: op.raw_fd(),
+            start: op.address(&piece),
+            len: u32::try_from(piece.end - piece.from).expect("a piece is at most one chunk"),
+            offset: op.offset_of(piece.from),
+            user_data: self.pieces.insert(piece),
+        };
+        // SAFETY: the address is that of heap memory which the operation in `self.ops` owns and
+        // does not touch while the piece is outstanding. An operation is removed and taken apart
+        // only when nothing of it is outstanding, or after `abandon` leaked its memory. Dropping
+        // the queue waits for everything in flight or leaks it (`Drop`), unwinding included;
+        // a queue that is forgotten never frees anything. The same holds for the file, whose
+        // descriptor stays open.
+        unsafe { self.lane.push(entry) }
+    }
+
+    /// Judges completions that are visible without entering the kernel.
+    pub(super) fn peek(&mut self) {
+        if !self.lane.is_ours() {
+            self.abandon();
+            return;
+        }
+        let mut completed = std::mem::take(&mut self.completed);
+        self.lane.peek(&mut completed);
+        self.judge_all(&mut completed);
+        if self.lane.is_spent() {
+            self.lane.close();
+        }
+    }
+
+    /// Acts upon completions that were collected before.
+    fn judge_all(&mut self, completed: &mut Vec<Completed>) {
+        for done in completed.drain(..) {
+            if let Some(piece) = self.pieces.remove(done.user_data) {
+                self.lane.completed_one();
+                self.judge(piece, done.result);
+            } else {
+                self.shared.os.counters.bump(Count::RingStale);
+                self.lane.spoil();
+            }
+        }
+        self.completed = std::mem::take(completed);
+    }
+
+    fn judge(&mut self, mut piece: Piece, result: i32) {
+        let shared = Arc::clone(&self.shared);
+        let counters = &shared.os.counters;
+        let op = self.op(piece.op);
+        let asked = op.asked(&piece);
+        match judge(asked, result) {
+            Verdict::Done => {
+                shared.breaker.good();
+                op.piece_done();
+                self.settle(piece.op, true);
+            }
+            Verdict::Partly(got) => {
+                shared.breaker.good();
+                counters.bump(Count::ShortReads);
+                if op.advance(&mut piece, got) {
+                    self.staged.push_front(piece);
+                } else {
+                    self.leave_piece(&piece, true);
+                }
+            }
+            Verdict::Nothing => {
+                counters.bump(Count::ShortReads);
+                self.leave_piece(&piece, true);
+            }
+            Verdict::Passing(errno) => {
+                counters.bump(retried(errno));
+                if strains_the_breaker(errno) && shared.breaker.fault() {
+                    counters.bump(Count::BreakerOpened);
+                }
+                self.leave_piece(&piece, true);
+            }
+            Verdict::Unsupported => {
+                op.file().latch_unsupported();
+                self.leave_piece(&piece, true);
+            }
+            Verdict::Failed(errno) => {
+                let at = op.offset_of(piece.from);
+                let error = Error::from_errno(errno, "read", op.file().path()).at(at);
+                self.fail_piece(&piece, error);
+            }
+            Verdict::Overlong => {
+                let error = overlong(op.file(), op.offset_of(piece.from), asked.len, result);
+                self.lane.spoil();
+                self.fail_piece(&piece, error);
+            }
+        }
+    }
+
+    /// Gives up a ring that owes answers: what is in flight is read again, into other memory.
+    fn abandon(&mut self) {
+        let mut hit = Vec::new();
+        for key in self.pieces.keys() {
+            let piece = self.pieces.remove(key).expect("just listed");
+            if !hit.contains(&piece.op) {
+                hit.push(piece.op);
+            }
+        }
+        self.staged.retain(|piece| !hit.contains(&piece.op));
+        for key in hit {
+            let pool = Arc::clone(&self.shared.os.pool);
+            self.op(key).leak_memory(&pool);
+            self.line_up_plain(key, true);
+        }
+        self.lane.abandon();
+    }
+}
+
+impl Drop for RingQueue {
+    /// Waits until nothing is in flight: the kernel may write to our memory until then.
+    fn drop(&mut self) {
+        let mut completed = Vec::new();
+        while self.lane.in_flight() > 0 {
+            let turn = if self.lane.is_ours() {
+                self.lane.enter(true, &mut completed)
+            } else {
+                Turn::Broken
+            };
+            for done in completed.drain(..) {
+                match self.pieces.remove(done.user_data) {
+                    Some(_) => self.lane.completed_one(),
+                    None => self.lane.spoil(),
+                }
+            }
+            match turn {
+                Turn::Done => {}
+                Turn::TakenBack(keys) => {
+                    for key in keys {
+                        self.pieces.remove(key);
+                    }
+                }
+                Turn::Broken => {
+                    for key in self.pieces.keys() {
+                        let piece = self.pieces.remove(key).expect("just listed");
+                        if let Some(op) = self.ops.remove(piece.op) {
+                            std::mem::forget(op);
+                        }
+                    }
+                    self.lane.abandon();
+                }
+            }
+        }
+        self.end_batch();
+    }
+}
+
+fn retried(errno: i32) -> Count {
+    match errno {
+        libc::EINTR => Count::RetriedEintr,
+        libc::EAGAIN => Count::RetriedEagain,
+        libc::ECANCELED => Count::RetriedCanceled,
+        libc::EFAULT => Count::RetriedEfault,
+        _ => Count::RetriedOther,
+    }
+}
+
+fn overlong(file: &OsFile, at: u64, len: usize, result: i32) -> Error {
+    let message = format!("the ring claims {result} bytes for a read of {len}");
+    Error::new(ErrorKind::Other, "read", file.path(), message).at(at)
+}

@@ -1,0 +1,54 @@
+//! The seam below the ring queue: what it needs from an io_uring, as a private trait.
+//!
+//! [`KernelRing`](super::kernel::KernelRing) is the real thing. The tests put a scripted ring here,
+//! because short transfers, lost completions and refused submissions cannot be ordered from a
+//! kernel.
+
+use std::fmt::Debug;
+
+/// Completions copied out of a ring at once.
+pub(crate) const DRAIN_BATCH: usize = 64;
+
+/// A positive error number.
+pub(crate) type Errno = i32;
+
+/// One read, ready to be handed to the kernel. It never carries per-request flags: `RWF_NOWAIT`
+/// in an entry would defeat the kernel's own retry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadEntry {
+    pub(crate) fd: i32,
+    pub(crate) start: *mut u8,
+    pub(crate) len: u32,
+    pub(crate) offset: u64,
+    /// Comes back in the completion.
+    pub(crate) user_data: u64,
+}
+
+/// One completion: the tag of the entry, and the bytes transferred or a negative error number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Completed {
+    pub(crate) user_data: u64,
+    pub(crate) result: i32,
+}
+
+/// An io_uring in the hands of exactly one queue.
+pub(crate) trait Ring: Send + Debug {
+    /// Submission entries; the completion side holds twice as many.
+    fn entries(&self) -> usize;
+
+    /// Puts a read into the submission queue; false if that is full.
+    ///
+    /// # Safety
+    ///
+    /// `entry.start..+entry.len` must stay valid for writes, and be touched by nobody, until the
+    /// completion of this entry was drained, or for ever if it never is. The one exception: an
+    /// entry that no [`Ring::enter`] with `submit` has followed was never seen by the kernel.
+    unsafe fn push(&mut self, entry: ReadEntry) -> bool;
+
+    /// Enters the kernel: offers what was pushed if `submit`, then waits until `wait` completions
+    /// are there. Returns how many entries the kernel took. It may return early, with fewer.
+    fn enter(&mut self, submit: bool, wait: usize) -> Result<usize, Errno>;
+
+    /// Moves up to [`DRAIN_BATCH`] completions that are already visible to the end of `into`.
+    fn drain(&mut self, into: &mut Vec<Completed>);
+}

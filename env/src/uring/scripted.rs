@@ -1,0 +1,236 @@
+//! A ring for tests that does what a script says: short transfers, any errno, reordered, stale,
+//! lost or endless completions, refused and partial submissions. The bytes it does deliver are
+//! read from the entry's descriptor, so results can be compared.
+//!
+//! It is as strict as the kernel: completions become visible only by entering it, and a wait that
+//! nothing can end is a panic instead of a hang.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::ring::{Completed, DRAIN_BATCH, Errno, ReadEntry, Ring};
+
+/// What happens to one entry that the ring took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// All bytes.
+    Whole,
+    /// The first so many bytes.
+    Bytes(usize),
+    /// A negative result.
+    Fail(Errno),
+    /// All bytes, and a result that claims one more.
+    Over,
+    /// All bytes, and before that a completion with a tag that was used long ago.
+    StaleFirst,
+    /// All bytes, in a completion that arrives twice.
+    Twice,
+    /// The completion is lost.
+    Lost,
+}
+
+/// What one call of `enter` does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entered {
+    /// Takes everything offered.
+    All,
+    /// Takes at most so many entries, and does not wait if that is fewer than offered.
+    AtMost(usize),
+    /// Fails, taking nothing. What is in flight completes all the same.
+    Fail(Errno),
+}
+
+/// What a scripted ring has seen, shared with the test.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) entries: Vec<(u64, u32)>,
+    pub(crate) enters: usize,
+    pub(crate) in_flight_peak: usize,
+    pub(crate) rings_dropped: usize,
+}
+
+type Answers = Box<dyn FnMut(usize, &ReadEntry) -> Answer + Send>;
+type Entries = Box<dyn FnMut(usize) -> Entered + Send>;
+
+/// See the module.
+pub(crate) struct ScriptedRing {
+    capacity: usize,
+    offered: VecDeque<ReadEntry>,
+    taken: VecDeque<ReadEntry>,
+    visible: VecDeque<Completed>,
+    answers: Answers,
+    entered: Entries,
+    answered: usize,
+    reverse: bool,
+    per_enter: usize,
+    seen: Arc<Mutex<Seen>>,
+}
+
+// SAFETY: the raw pointers in the entries belong to the queue that pushed them, and a ring moves
+// between threads only while it is idle and holds none.
+unsafe impl Send for ScriptedRing {}
+
+impl ScriptedRing {
+    /// A ring that answers every read in full and in order.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            offered: VecDeque::new(),
+            taken: VecDeque::new(),
+            visible: VecDeque::new(),
+            answers: Box::new(|_, _| Answer::Whole),
+            entered: Box::new(|_| Entered::All),
+            answered: 0,
+            reverse: false,
+            per_enter: usize::MAX,
+            seen: Arc::default(),
+        }
+    }
+
+    /// Decides about each entry; the first argument counts them from zero.
+    pub(crate) fn answering(
+        mut self,
+        answers: impl FnMut(usize, &ReadEntry) -> Answer + Send + 'static,
+    ) -> Self {
+        self.answers = Box::new(answers);
+        self
+    }
+
+    /// Decides about each call of `enter`; the argument counts them from zero.
+    pub(crate) fn entering(
+        mut self,
+        entered: impl FnMut(usize) -> Entered + Send + 'static,
+    ) -> Self {
+        self.entered = Box::new(entered);
+        self
+    }
+
+    /// Completes the newest entry first.
+    pub(crate) fn reversed(mut self) -> Self {
+        self.reverse = true;
+        self
+    }
+
+    /// Completes at most so many entries at each enter.
+    pub(crate) fn completing(mut self, per_enter: usize) -> Self {
+        self.per_enter = per_enter;
+        self
+    }
+
+    /// Writes down what it sees where the test can look.
+    pub(crate) fn seen_by(mut self, seen: &Arc<Mutex<Seen>>) -> Self {
+        self.seen = Arc::clone(seen);
+        self
+    }
+
+    fn complete_some(&mut self) {
+        for _ in 0..self.per_enter {
+            let entry = if self.reverse { self.taken.pop_back() } else { self.taken.pop_front() };
+            let Some(entry) = entry else { return };
+            let answer = (self.answers)(self.answered, &entry);
+            self.answered += 1;
+            self.complete(entry, answer);
+        }
+    }
+
+    fn complete(&mut self, entry: ReadEntry, answer: Answer) {
+        let want = match answer {
+            Answer::Bytes(n) => n.min(entry.len as usize),
+            Answer::Fail(_) => 0,
+            _ => entry.len as usize,
+        };
+        let result = match answer {
+            Answer::Fail(errno) => -errno,
+            Answer::Over => transfer(&entry, want) + 1,
+            _ => transfer(&entry, want),
+        };
+        let completed = Completed { user_data: entry.user_data, result };
+        if answer == Answer::StaleFirst {
+            self.visible.push_back(Completed { user_data: u64::MAX, result });
+        }
+        if answer != Answer::Lost {
+            self.visible.push_back(completed);
+        }
+        if answer == Answer::Twice {
+            self.visible.push_back(completed);
+        }
+    }
+}
+
+/// Reads an entry's range into its memory, as the kernel would, and spoils what lies beyond the
+/// first `len` bytes: a queue that takes it for read is found out.
+fn transfer(entry: &ReadEntry, len: usize) -> i32 {
+    let offset = i64::try_from(entry.offset).expect("test files are small");
+    let whole = entry.len as usize;
+    // SAFETY: the queue keeps the entry's memory valid and untouched until its completion
+    // (contract of `Ring::push`).
+    let read = unsafe { libc::pread(entry.fd, entry.start.cast(), whole, offset) };
+    let Ok(read) = usize::try_from(read) else {
+        return -std::io::Error::last_os_error().raw_os_error().expect("a system call failed");
+    };
+    let given = read.min(len);
+    // SAFETY: as above; `given` is at most the entry's length.
+    unsafe { entry.start.add(given).write_bytes(0xDE, whole - given) };
+    i32::try_from(given).expect("an entry is at most 512 KiB")
+}
+
+impl Ring for ScriptedRing {
+    fn entries(&self) -> usize {
+        self.capacity
+    }
+
+    unsafe fn push(&mut self, entry: ReadEntry) -> bool {
+        if self.offered.len() == self.capacity {
+            return false;
+        }
+        self.offered.push_back(entry);
+        let in_flight = self.offered.len() + self.taken.len() + self.visible.len();
+        assert!(in_flight <= 2 * self.capacity, "the completion side would overflow");
+        let mut seen = self.seen.lock();
+        seen.entries.push((entry.offset, entry.len));
+        seen.in_flight_peak = seen.in_flight_peak.max(in_flight);
+        true
+    }
+
+    fn enter(&mut self, submit: bool, wait: usize) -> Result<usize, Errno> {
+        let nth = self.seen.lock().enters;
+        self.seen.lock().enters += 1;
+        let offered = if submit { self.offered.len() } else { 0 };
+        let entered = (self.entered)(nth);
+        let take = match entered {
+            Entered::All => offered,
+            Entered::AtMost(n) => n.min(offered),
+            Entered::Fail(_) => 0,
+        };
+        let taken: Vec<ReadEntry> = self.offered.drain(..take).collect();
+        self.taken.extend(taken);
+        let waits = take == offered && !matches!(entered, Entered::Fail(_));
+        let nothing = self.taken.is_empty() && self.visible.is_empty();
+        assert!(!(waits && wait > 0 && nothing), "waits for a completion that nobody owes");
+        self.complete_some();
+        match entered {
+            Entered::Fail(errno) => Err(errno),
+            _ => Ok(take),
+        }
+    }
+
+    fn drain(&mut self, into: &mut Vec<Completed>) {
+        let count = self.visible.len().min(DRAIN_BATCH);
+        into.extend(self.visible.drain(..count));
+    }
+}
+
+impl Drop for ScriptedRing {
+    fn drop(&mut self) {
+        self.seen.lock().rings_dropped += 1;
+    }
+}
+
+impl fmt::Debug for ScriptedRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ScriptedRing({} entries)", self.capacity)
+    }
+}

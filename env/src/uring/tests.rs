@@ -1,0 +1,292 @@
+//! The environment on the real kernel: cold pages, many threads, panics, children.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::{Buffer, Request, read_batch};
+
+/// A directory on the disk that the crate is built on, which is a real one more often than `/tmp`.
+fn on_disk() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
+}
+
+fn byte_at(offset: u64) -> u8 {
+    u8::try_from((offset % 251) ^ (offset / 4096 % 241)).expect("two values below 256")
+}
+
+fn bytes(offset: u64, len: usize) -> Vec<u8> {
+    (offset..offset + len as u64).map(byte_at).collect()
+}
+
+/// Writes a file of known bytes and drops it from the page cache.
+fn cold_file(dir: &TempDir, name: &str, len: usize) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, bytes(0, len)).unwrap();
+    evict(&path);
+    path
+}
+
+fn evict(path: &Path) {
+    let file = std::fs::File::open(path).unwrap();
+    rustix::fs::fdatasync(file.as_fd()).unwrap();
+    rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+fn requests(file: &Arc<dyn RandomAccessFile>, ranges: &[(u64, usize)]) -> Vec<Request> {
+    let read =
+        |&(offset, len): &(u64, usize)| Request::Read { file: Arc::clone(file), offset, len };
+    ranges.iter().map(read).collect()
+}
+
+fn assert_right(results: &[Result<Buffer>], ranges: &[(u64, usize)]) {
+    assert_eq!(results.len(), ranges.len());
+    for (result, (offset, len)) in results.iter().zip(ranges) {
+        assert!(**result.as_ref().unwrap() == bytes(*offset, *len)[..], "wrong bytes at {offset}");
+    }
+}
+
+/// So many pages far from each other.
+fn scattered(count: u64) -> Vec<(u64, usize)> {
+    (0..count).map(|page| (page * 7 % count * 4096 * 4, 4096)).collect()
+}
+
+/// URING-28
+#[test]
+fn a_cold_batch_goes_through_the_ring_and_the_report_proves_it() {
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 64 * 4 * 4096);
+    let env = IoUringEnv::new().unwrap();
+    let file = env.open(&path, Access::Random).unwrap();
+    let ranges = scattered(64);
+    assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+    let report = env.report();
+    assert_eq!(report.env, "io_uring");
+    assert!(report.counter("ring_reads") > 32, "{report}");
+    assert!(report.counter("in_flight_peak") > 1, "{report}");
+    assert!(report.counter("ring_enters") <= 64 / 16 + 2, "{report}");
+    assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+    // Warm, nothing reaches the ring.
+    assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+    let since = env.report().since(&report);
+    assert_eq!((since.counter("ring_reads"), since.counter("nowait_hit")), (0, 64), "{since}");
+}
+
+/// URING-29
+#[test]
+fn long_requests_equal_what_pread_gives() {
+    let dir = on_disk();
+    let len = 4 * 1024 * 1024 + 4097;
+    let path = cold_file(&dir, "t", len);
+    for direct in [false, true] {
+        let env = IoUringEnv::builder().direct_reads(direct).nowait(false).build().unwrap();
+        let file = env.open(&path, Access::Random).unwrap();
+        let ranges = [(0, len), (4095, 4 * 1024 * 1024), (1, 1), (512 * 1024 - 1, 512 * 1024 + 2)];
+        evict(&path);
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+        let report = env.report();
+        assert!(report.counter("ring_reads") >= 18, "{report}");
+        assert!(report.counter("in_flight_peak") > 1, "{report}");
+    }
+}
+
+#[test]
+fn direct_reads_of_any_alignment_are_exact_and_end_at_the_end() {
+    let dir = on_disk();
+    let len = 100 * 4096 + 123;
+    let path = cold_file(&dir, "t", len);
+    let env = IoUringEnv::builder().direct_reads(true).build().unwrap();
+    let file = env.open(&path, Access::Random).unwrap();
+    let mut ranges: Vec<(u64, usize)> = (0..60).map(|n| (n * 6007, 4096 + 3)).collect();
+    ranges.extend([(0, 1), (len as u64 - 1, 1), (len as u64 - 123, 123), (100 * 4096 - 8, 16)]);
+    assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+    let report = env.report();
+    assert!(report.counter("ring_reads") >= 60, "{report}");
+    assert!(report.counter("in_flight_peak") > 1, "{report}");
+    assert_eq!(report.counter("worker_threads_alive"), 0, "{report}");
+}
+
+/// ENV-17
+#[test]
+fn a_block_of_which_one_page_is_cached_is_exact() {
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 64 * 16_384);
+    let env = IoUringEnv::new().unwrap();
+    let posix = PosixEnv::new();
+    let file = env.open(&path, Access::Random).unwrap();
+    let ranges: Vec<(u64, usize)> = (0..32).map(|n| (n * 2 * 16_384, 16_384)).collect();
+    for (offset, _) in &ranges {
+        file.read_exact_at(&mut [0; 4096], *offset).unwrap();
+    }
+    assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+    let report = env.report();
+    assert!(report.counter("nowait_short") > 0 && report.counter("ring_reads") > 0, "{report}");
+    evict(&path);
+    for (offset, _) in &ranges {
+        file.read_exact_at(&mut [0; 4096], *offset).unwrap();
+    }
+    assert_right(&read_batch(&posix, requests(&file, &ranges)), &ranges);
+}
+
+/// URING-05, URING-06, URING-27
+#[test]
+fn sixty_four_threads_over_two_rings_of_eight_entries_all_read_right() {
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 256 * 4 * 4096);
+    let env = IoUringEnv::builder().rings(2).ring_entries(8).build().unwrap();
+    let file = env.open(&path, Access::Random).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..64u64 {
+            let (env, file) = (&env, &file);
+            scope.spawn(move || {
+                let ranges: Vec<(u64, usize)> =
+                    (0..40).map(|n| ((n * 7 + thread * 4) % 256 * 4 * 4096, 4096)).collect();
+                assert_right(&read_batch(env, requests(file, &ranges)), &ranges);
+            });
+        }
+    });
+    let report = env.report();
+    assert!(report.counter("ring_reads") > 0, "{report}");
+    assert!((2..=8).contains(&report.counter("in_flight_peak")), "{report}");
+    assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+    assert_eq!(report.counter("rings_alive"), 2, "{report}");
+}
+
+/// URING-15
+#[test]
+fn threads_that_read_once_and_exit_get_right_bytes() {
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 256 * 4 * 4096);
+    let env = IoUringEnv::builder().rings(4).build().unwrap();
+    let file = env.open(&path, Access::Random).unwrap();
+    for round in 0..20u64 {
+        evict(&path);
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (env, file) = (&env, &file);
+                scope.spawn(move || {
+                    let ranges: Vec<(u64, usize)> = (0..32)
+                        .map(|n| ((n * 8 + thread + round) % 256 * 4 * 4096, 4096))
+                        .collect();
+                    assert_right(&read_batch(env, requests(file, &ranges)), &ranges);
+                });
+            }
+        });
+    }
+    let report = env.report();
+    assert!(report.counter("ring_reads") > 0, "{report}");
+    assert_eq!(report.counter("retried_efault"), 0, "{report}");
+}
+
+/// URING-09, URING-11, URING-13
+#[test]
+fn dropping_and_unwinding_with_reads_in_flight_wait_for_them() {
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 64 * 4 * 4096);
+    let env = IoUringEnv::builder().rings(1).direct_reads(true).build().unwrap();
+    let ranges = scattered(64);
+    for round in 0..30 {
+        let file = env.open(&path, Access::Random).unwrap();
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let mut queue = env.queue();
+            for (tag, request) in requests(&file, &ranges).into_iter().enumerate() {
+                queue.push(tag as u64, request);
+            }
+            drop(file);
+            for _ in 0..round {
+                queue.pop().unwrap().result.unwrap();
+            }
+            assert!(round % 2 == 0, "decoding failed");
+        }));
+        assert_eq!(unwound.is_ok(), round % 2 == 0);
+        let report = env.report();
+        assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+    }
+    let file = env.open(&path, Access::Random).unwrap();
+    let before = env.report();
+    assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+    let since = env.report().since(&before);
+    assert!(since.counter("ring_reads") >= 63, "{since}");
+    assert_eq!(since.counter("pool_empty") + since.counter("ring_retired"), 0, "{since}");
+}
+
+/// ENV-18
+#[test]
+fn files_without_nowait_reads_never_meet_a_ring_and_others_still_do() {
+    let disk = on_disk();
+    let Ok(memory) = tempfile::tempdir_in("/dev/shm") else {
+        panic!("/dev/shm is needed: a file system without NOWAIT reads");
+    };
+    let env = IoUringEnv::new().unwrap();
+    let cold = env.open(&cold_file(&disk, "t", 64 * 4 * 4096), Access::Random).unwrap();
+    let latched = env.open(&cold_file(&memory, "t", 64 * 4 * 4096), Access::Random).unwrap();
+    let ranges = scattered(64);
+    let mixed: Vec<Request> = requests(&cold, &ranges)
+        .into_iter()
+        .zip(requests(&latched, &ranges))
+        .flat_map(|(one, two)| [one, two])
+        .collect();
+    let twice: Vec<(u64, usize)> = ranges.iter().flat_map(|range| [*range, *range]).collect();
+    assert_right(&read_batch(&env, mixed), &twice);
+    let report = env.report();
+    assert!((1..=64).contains(&report.counter("ring_reads")), "{report}");
+    assert_eq!(report.counter("nowait_unsupported"), 1, "{report}");
+    assert_eq!(report.counter("worker_threads_alive"), 0, "{report}");
+}
+
+/// URING-31
+#[test]
+fn a_descriptor_number_used_again_does_not_mix_files_up() {
+    let dir = on_disk();
+    let env = IoUringEnv::builder().rings(1).direct_reads(true).build().unwrap();
+    let first = cold_file(&dir, "first", 64 * 4 * 4096);
+    let second = dir.path().join("second");
+    std::fs::write(&second, vec![0xEE; 64 * 4 * 4096]).unwrap();
+    let ranges = scattered(64);
+    for _ in 0..50 {
+        let mut queue = env.queue();
+        let file = env.open(&first, Access::Random).unwrap();
+        for (tag, request) in requests(&file, &ranges).into_iter().enumerate() {
+            queue.push(tag as u64, request);
+        }
+        drop(file);
+        let other = env.open(&second, Access::Random).unwrap();
+        let mut tags = HashSet::new();
+        while let Some(completion) = queue.pop() {
+            let (offset, len) = ranges[usize::try_from(completion.tag).unwrap()];
+            assert!(*completion.result.unwrap() == bytes(offset, len)[..]);
+            tags.insert(completion.tag);
+        }
+        assert_eq!(tags.len(), 64);
+        drop(other);
+    }
+    assert!(env.report().counter("ring_reads") > 64 * 49);
+}
+
+/// URING-25
+#[test]
+fn rings_are_given_back_when_an_environment_is_dropped() {
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    drop(IoUringEnv::new().unwrap());
+    let before = descriptors();
+    for _ in 0..30 {
+        let env = IoUringEnv::builder().rings(16).build().unwrap();
+        assert!(env.report().counter("rings_alive") >= 1);
+    }
+    // Other tests open files meanwhile, far fewer than 480 rings.
+    assert!(descriptors() < before + 240);
+}
+
+#[test]
+fn the_report_says_what_is_in_use() {
+    let env = IoUringEnv::builder().rings(2).ring_entries(100).build().unwrap();
+    let text = env.report().to_string();
+    for part in ["environment: io_uring", "rings: 2 of 2", "ring entries: 128", "breaker: closed"] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    assert!(text.contains("ring flags: "), "{text}");
+}

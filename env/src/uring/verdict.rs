@@ -1,0 +1,93 @@
+//! What a completion means: the table of results, as a function.
+
+use super::ring::Errno;
+
+/// One read of one range, as far as its completion is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Bytes asked for.
+    pub(crate) len: usize,
+    /// Of these, how many must arrive; the rest of a direct window lies past the end of the file.
+    pub(crate) needed: usize,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// All that is needed is there.
+    Done,
+    /// So many bytes are there; the rest must be asked for again.
+    Partly(usize),
+    /// A plain read decides: nothing arrived below the known end of the file.
+    Nothing,
+    /// A plain read decides: the failure says nothing about the file.
+    Passing(Errno),
+    /// The file system does not do this on a ring: a plain read, now and from now on.
+    Unsupported,
+    /// The request's own error.
+    Failed(Errno),
+    /// More bytes than asked for: the ring is broken.
+    Overlong,
+}
+
+/// Judges the result of a completion.
+pub(crate) fn judge(asked: Asked, result: i32) -> Verdict {
+    let Ok(got) = usize::try_from(result) else {
+        return match -result {
+            errno @ (libc::EAGAIN
+            | libc::EINTR
+            | libc::ECANCELED
+            | libc::EFAULT
+            | libc::ENOMEM
+            | libc::ENOBUFS) => Verdict::Passing(errno),
+            libc::EOPNOTSUPP | libc::EINVAL => Verdict::Unsupported,
+            errno => Verdict::Failed(errno),
+        };
+    };
+    match got {
+        _ if got > asked.len => Verdict::Overlong,
+        _ if got >= asked.needed => Verdict::Done,
+        0 => Verdict::Nothing,
+        _ => Verdict::Partly(got),
+    }
+}
+
+/// Whether a passing failure counts against the rings as such.
+pub(crate) fn strains_the_breaker(errno: Errno) -> bool {
+    matches!(errno, libc::ECANCELED | libc::EFAULT | libc::EAGAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_judged_against_what_is_needed_and_what_was_asked() {
+        let asked = Asked { len: 4096, needed: 1000 };
+        let verdicts = [0, 1, 999, 1000, 4096, 4097].map(|result| judge(asked, result));
+        assert_eq!(
+            verdicts,
+            [
+                Verdict::Nothing,
+                Verdict::Partly(1),
+                Verdict::Partly(999),
+                Verdict::Done,
+                Verdict::Done,
+                Verdict::Overlong
+            ]
+        );
+    }
+
+    #[test]
+    fn every_errno_is_passing_unsupported_or_final_with_its_positive_number() {
+        let asked = Asked { len: 1, needed: 1 };
+        for errno in 1..134 {
+            let expected = match errno {
+                4 | 11 | 12 | 14 | 105 | 125 => Verdict::Passing(errno),
+                22 | 95 => Verdict::Unsupported,
+                _ => Verdict::Failed(errno),
+            };
+            assert_eq!(judge(asked, -errno), expected, "errno {errno}");
+        }
+    }
+}
