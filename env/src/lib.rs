@@ -7,6 +7,7 @@
 //! The crate knows nothing of the engine above it. It starts no thread that the caller did not
 //! ask for, keeps no clock and writes no log: what happened is in [`EnvReport`].
 
+pub mod auto;
 mod buffer;
 mod counters;
 mod env;
@@ -15,6 +16,8 @@ mod hint;
 mod mem;
 mod os_file;
 mod posix;
+#[cfg(target_os = "linux")]
+mod probe;
 mod queue;
 mod report;
 mod sync;
@@ -22,6 +25,7 @@ mod sys;
 #[cfg(target_os = "linux")]
 mod uring;
 
+pub use auto::auto;
 pub use buffer::Buffer;
 pub use env::{
     Access, DirEntry, Env, FileKind, FileLock, LogHandle, Metadata, RandomAccessFile, RandomRwFile,
@@ -31,6 +35,8 @@ pub use error::{Error, ErrorKind, Outcome, Result};
 pub use hint::prefetch_cache_line;
 pub use mem::{Choice, CrashPolicy, MemEnv, Subject, When};
 pub use posix::{BatchReads, PosixEnv, PosixEnvBuilder};
+#[cfg(target_os = "linux")]
+pub use probe::{Diagnosis, NowaitMiss, probe};
 pub use queue::{Completion, IoQueue, Request, SerialQueue, read_batch};
 pub use report::{EnvReport, Fact};
 #[cfg(target_os = "linux")]
