@@ -18,7 +18,7 @@ const MAY_HOLD_UNSAFE: &[&str] = &[
     "env/src/buffer/block.rs",
     "env/src/hint.rs",
     "env/src/os_file/mapped.rs",
-    "env/src/sys/kernel.rs",
+    "env/src/sys/kernel/linux.rs",
     "env/src/uring/kernel.rs",
     "env/src/uring/lane.rs",
     "env/src/uring/queue/ring_side.rs",

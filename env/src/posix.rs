@@ -162,13 +162,12 @@ impl PosixEnv {
         let tables = if direct_writes { "direct" } else { "through the page cache" };
         report.fact("table writes", tables, None);
         for device in self.os.devices() {
-            let (major, minor) = (rustix::fs::major(device.id()), rustix::fs::minor(device.id()));
             let (verdict, why) = match device.kick() {
                 Kick::Kicks => ("a miss starts its read", "no read-ahead hints needed"),
                 Kick::OnlyLooks => ("a miss starts nothing", "read-ahead hints are given"),
                 Kick::Unknown => ("not known yet", "read-ahead hints are given until it is"),
             };
-            let value = format!("{major}:{minor}: {verdict}");
+            let value = format!("{:#x}: {verdict}", device.id());
             report.fact("NOWAIT reads on device", value, Some(why.to_owned()));
         }
         let (free, budget) = (self.os.pool.free_bytes() >> 10, self.os.pool.budget() >> 10);

@@ -3,16 +3,24 @@
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
-use std::io::IoSliceMut;
-use std::num::NonZeroU64;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags};
-use rustix::io::{self, Errno, ReadWriteFlags};
+use rustix::fs::{self, Dir, FileType, Mode, OFlags};
+use rustix::io::{self, Errno};
 
-use super::{Advice, DirectSupport, FileStat, OpenMode, RawEntry, Sys, SysResult};
+use super::{Advice, FileStat, OpenMode, RawEntry, Sys, SysResult};
+
+#[cfg(target_os = "linux")]
+use linux as os;
+#[cfg(not(target_os = "linux"))]
+use other as os;
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+mod other;
 
 /// Calls the kernel.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,11 +31,11 @@ impl Sys for KernelSys {
         let create_new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let flags = match mode {
             OpenMode::Read => OFlags::RDONLY,
-            OpenMode::ReadDirect => OFlags::RDONLY | OFlags::DIRECT,
+            OpenMode::ReadDirect => OFlags::RDONLY | os::direct_flag()?,
             OpenMode::ReadWrite => OFlags::RDWR | OFlags::CREATE,
             OpenMode::Lock => OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW,
             OpenMode::Create => create_new,
-            OpenMode::CreateDirect => create_new | OFlags::DIRECT,
+            OpenMode::CreateDirect => create_new | os::direct_flag()?,
             OpenMode::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
         };
         errno(fs::open(path, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR))
@@ -38,8 +46,7 @@ impl Sys for KernelSys {
     }
 
     fn read_nowait(&self, fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64) -> SysResult<usize> {
-        let mut bufs = [IoSliceMut::new(buf)];
-        errno(io::preadv2(fd, &mut bufs, offset, ReadWriteFlags::NOWAIT))
+        os::read_nowait(fd, buf, offset)
     }
 
     fn pwrite(&self, fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> SysResult<usize> {
@@ -47,15 +54,15 @@ impl Sys for KernelSys {
     }
 
     fn fdatasync(&self, fd: BorrowedFd<'_>) -> SysResult<()> {
-        errno(fs::fdatasync(fd))
+        os::fdatasync(fd)
     }
 
     fn fsync(&self, fd: BorrowedFd<'_>) -> SysResult<()> {
-        errno(fs::fsync(fd))
+        os::fsync(fd)
     }
 
     fn fallocate(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> SysResult<()> {
-        errno(fs::fallocate(fd, fs::FallocateFlags::empty(), offset, len))
+        os::fallocate(fd, offset, len)
     }
 
     fn ftruncate(&self, fd: BorrowedFd<'_>, size: u64) -> SysResult<()> {
@@ -63,26 +70,19 @@ impl Sys for KernelSys {
     }
 
     fn flush_range(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> SysResult<()> {
-        start_write_back(fd, offset, len)
+        os::start_write_back(fd, offset, len)
     }
 
     fn fadvise(&self, fd: BorrowedFd<'_>, offset: u64, len: u64, advice: Advice) -> SysResult<()> {
-        let advice = match advice {
-            Advice::Random => fs::Advice::Random,
-            Advice::WillNeed => fs::Advice::WillNeed,
-            Advice::DontNeed => fs::Advice::DontNeed,
-        };
-        errno(fs::fadvise(fd, offset, NonZeroU64::new(len), advice))
+        os::fadvise(fd, offset, len, advice)
     }
 
     fn stat_fd(&self, fd: BorrowedFd<'_>) -> SysResult<FileStat> {
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
-        errno(fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted)).map(|s| file_stat(&s))
+        os::stat_fd(fd)
     }
 
     fn stat(&self, path: &Path) -> SysResult<FileStat> {
-        let wanted = StatxFlags::BASIC_STATS;
-        errno(fs::statx(CWD, path, AtFlags::empty(), wanted)).map(|s| file_stat(&s))
+        os::stat(path)
     }
 
     fn read_dir(&self, dir: BorrowedFd<'_>, each: &mut dyn FnMut(RawEntry)) -> SysResult<()> {
@@ -138,32 +138,4 @@ impl Sys for KernelSys {
 /// The positive error number in place of rustix's type.
 fn errno<T>(result: Result<T, Errno>) -> SysResult<T> {
     result.map_err(Errno::raw_os_error)
-}
-
-fn file_stat(stat: &fs::Statx) -> FileStat {
-    let told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
-    let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
-    let direct = match (told, memory, offset) {
-        (false, ..) => DirectSupport::Unknown,
-        (true, 0, _) | (true, _, 0) => DirectSupport::No,
-        (true, memory, offset) => DirectSupport::Aligned { memory, offset },
-    };
-    let is_dir = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
-    let device = fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-    FileStat { size: stat.stx_size, is_dir, device, direct }
-}
-
-/// Starts write-back of the dirty pages in the range and waits for none of it. The waiting forms
-/// are not used: they would consume an error that the next sync must report.
-fn start_write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> SysResult<()> {
-    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
-        return Err(libc::EINVAL);
-    };
-    // SAFETY: the call touches no memory of this process, and `fd` is open while it is borrowed.
-    let done =
-        unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
-    if done == 0 {
-        return Ok(());
-    }
-    Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
