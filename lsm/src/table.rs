@@ -16,6 +16,9 @@ mod reader;
 mod verify;
 mod writer;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use block::Block;
 pub(crate) use cursor::TableCursor;
 pub(crate) use filter::hash as filter_hash;

@@ -257,7 +257,7 @@ mod tests {
     fn the_announced_size_is_never_too_small() {
         let mut builder = BlockBuilder::new(4);
         for i in 0..60_u32 {
-            let (key, value) = (format!("k{:02}", i), vec![7; (i * 13 % 200) as usize]);
+            let (key, value) = (format!("k{i:02}"), vec![7; (i * 13 % 200) as usize]);
             let announced = builder.size_with(key.as_bytes(), &value);
             builder.add(key.as_bytes(), u64::MAX >> 1 & !0xff | 2, &value);
             assert!(builder.size() <= announced);

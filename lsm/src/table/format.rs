@@ -30,8 +30,8 @@ pub(crate) const PLAIN_TRAILER: usize = 5;
 pub(crate) const COMPRESSED_TRAILER: usize = 9;
 /// The most that a block of more than one entry may hold, so that restart points fit 16 bits.
 pub(crate) const MAX_SHARED_BLOCK: usize = 65_535;
-/// Values longer than this are never compressed.
-pub(crate) const MAX_COMPRESSED_VALUE: usize = 1 << 20;
+/// Longer payloads are never compressed, and so no longer value is.
+pub(crate) const MAX_COMPRESSED_PAYLOAD: usize = 1 << 20;
 /// No LZ4 block decompresses to more than this many times its size.
 const MAX_LZ4_RATIO: usize = 255;
 

@@ -54,8 +54,8 @@ impl Index {
         let prefix_len = short_varint(&mut input).ok_or(BAD)?;
         index.prefix = cut(&mut input, prefix_len).ok_or(BAD)?.to_vec();
         // The data blocks must have room for as many, which bounds what is reserved here.
-        if count == 0 || count as u64 > data_end / u64::from(MIN_BLOCK) || prefix_len > MAX_KEY_SIZE
-        {
+        let least = (count as u64).saturating_mul(u64::from(MIN_BLOCK));
+        if count == 0 || least > data_end || prefix_len > MAX_KEY_SIZE {
             return Err(BAD);
         }
         index.offsets.reserve_exact(count);

@@ -121,6 +121,14 @@ impl Table {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
     }
 
+    /// Asks the processor for the part of the filter that [`Table::may_contain_hash`] will read,
+    /// so that the misses of a batch overlap.
+    pub(crate) fn prefetch_filter(&self, hash: u64) {
+        if let Some(filter) = &self.filter {
+            filter.prefetch(hash);
+        }
+    }
+
     /// The one data block that can hold what a look-up of `internal_key` finds: the newest
     /// version at or after it of the same user key. `None` if the table ends before that key.
     /// Asks the index only, not the filter; reads and allocates nothing.

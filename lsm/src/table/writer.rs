@@ -17,7 +17,7 @@ use super::block_builder::BlockBuilder;
 use super::compress::Compressor;
 use super::filter::FilterBuilder;
 use super::format::{
-    BlockHandle, COMPRESSED_TRAILER, Codec, Footer, MAX_COMPRESSED_VALUE, MAX_SHARED_BLOCK,
+    BlockHandle, COMPRESSED_TRAILER, Codec, Footer, MAX_COMPRESSED_PAYLOAD, MAX_SHARED_BLOCK,
     PAGE_SIZE, PLAIN_TRAILER, align_up, seal,
 };
 use super::index::IndexBuilder;
@@ -279,7 +279,7 @@ impl TableWriter {
     /// are packed).
     fn write_alone(&mut self, count: usize) -> Result<()> {
         let raw = self.block.prefix_size(count);
-        if raw > MAX_COMPRESSED_VALUE {
+        if raw > MAX_COMPRESSED_PAYLOAD {
             return self.write(count, Codec::None);
         }
         self.compressor.compress(&self.block, count);
