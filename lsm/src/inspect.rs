@@ -87,5 +87,5 @@ pub fn dump(
     limit: u64,
     sink: &mut dyn FnMut(&str) -> bool,
 ) -> Result<()> {
-    dump::dump(env, file.as_ref(), limit, sink)
+    dump::dump(&*env, file.as_ref(), limit, sink)
 }

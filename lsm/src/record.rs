@@ -22,7 +22,9 @@ mod tests;
 pub(crate) use header::{HEADER_SIZE, Header, RecordType};
 pub(crate) use payload::{Begin, End, FileRole, Predecessor, SegmentEnd, SegmentFact, Successor};
 pub(crate) use reader::{Evidence, Record, RecordReader, Stop, Tail, Witness};
-pub(crate) use verdict::{Bounds, Cut, CutReason, Damage, Verdict, settle, verdict};
+#[cfg(test)]
+use verdict::Damage;
+pub(crate) use verdict::{Bounds, Cut, CutReason, Verdict, settle, verdict};
 pub(crate) use writer::{Appended, RecordWriter};
 
 /// The version of the record format and of everything built on it that this build writes and

@@ -18,7 +18,7 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use replay::{LogCut, ReplayPlan, ReplayReport, SegmentSummary, replay};
+pub(crate) use replay::{ReplayPlan, ReplayReport, replay};
 pub(crate) use segment::{PrepareJob, Spare, SyncPoint, WalOptions};
 
 use treering_env::{ErrorKind, Outcome};
@@ -74,8 +74,8 @@ impl Wal {
             );
         }
         let begin = Begin::new(FileRole::Log, fact.number, predecessor);
-        let Spare { file, path, options, .. } = spare;
-        let writer = RecordWriter::begin(file, &path, fact.epoch, first_wal_seq, &begin)?;
+        let Spare { file, options, .. } = spare;
+        let writer = RecordWriter::begin(file, fact.epoch, first_wal_seq, &begin)?;
         Ok(Self { writer, fact, prepared: fact.prepared, options })
     }
 
@@ -227,11 +227,6 @@ impl Wal {
     /// The end of its last record.
     pub(crate) fn end(&self) -> u64 {
         self.writer.end()
-    }
-
-    /// What the manifest should know about it.
-    pub(crate) fn fact(&self) -> SegmentFact {
-        self.fact
     }
 
     fn closed_fact(&self) -> SegmentFact {

@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
-use std::sync::Arc;
 
 use treering_env::{Access, Env};
 
@@ -16,12 +15,11 @@ const SHOWN: usize = 1024;
 
 /// See [`super::dump`].
 pub(super) fn dump(
-    env: Arc<dyn Env>,
+    env: &dyn Env,
     path: &Path,
     limit: u64,
     sink: &mut dyn FnMut(&str) -> bool,
 ) -> Result<()> {
-    let env = &*env;
     let kind = kind_of(env, path)?;
     let mut sink = Sink { out: sink, text: String::new(), left: limit, open: true };
     match kind {

@@ -93,8 +93,8 @@ impl Check {
         let damage = Damage::new(path, error);
         let found = self.report.damages.iter().any(|earlier| {
             earlier.path == damage.path
-                && (earlier.offset == damage.offset && damage.offset.is_some()
-                    || earlier.what == damage.what)
+                && earlier.offset == damage.offset
+                && (damage.offset.is_some() || earlier.what == damage.what)
         });
         if !found {
             self.report.damages.push(damage);

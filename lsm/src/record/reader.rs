@@ -39,8 +39,6 @@ pub(crate) struct Record<'a> {
     pub(crate) end: u64,
     /// Its header.
     pub(crate) header: Header,
-    /// Its header's checksum.
-    pub(crate) crc: u32,
     /// Its payload, without padding.
     pub(crate) payload: &'a [u8],
 }
@@ -158,7 +156,7 @@ impl RecordReader {
                 let payload = self.payload.get(..header.length as usize);
                 let payload = payload.expect("the payload was read with its padding");
                 let end = self.offset;
-                Ok(Some(Record { kind, offset, end, header, crc: checksum, payload }))
+                Ok(Some(Record { kind, offset, end, header, payload }))
             }
             Err(stop) => {
                 self.stop = Some(stop);

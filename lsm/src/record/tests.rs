@@ -117,7 +117,7 @@ fn written(epoch: u64, fill: impl FnOnce(&mut RecordWriter)) -> Vec<u8> {
     let path = Path::new("000007.log");
     let file = env.create(path, FileKind::Log).unwrap();
     let begin = Begin::new(FileRole::Log, 7, None);
-    let mut writer = RecordWriter::begin(file, path, epoch, 1, &begin).unwrap();
+    let mut writer = RecordWriter::begin(file, epoch, 1, &begin).unwrap();
     fill(&mut writer);
     let file = env.open(path, Access::Sequential).unwrap();
     let mut bytes = vec![0; usize::try_from(file.size()).unwrap()];
@@ -186,7 +186,7 @@ fn the_first_failure_is_kept_and_nothing_is_written_after_it() {
     let path = Path::new("000007.log");
     let file = env.create(path, FileKind::Log).unwrap();
     let begin = Begin::new(FileRole::Log, 7, None);
-    let mut writer = RecordWriter::begin(file, path, EPOCH, 1, &begin).unwrap();
+    let mut writer = RecordWriter::begin(file, EPOCH, 1, &begin).unwrap();
     let first = writer.append(RecordType::Data, &[&[1; 500]]).unwrap_err();
     assert!(matches!(first, Error::NoSpace(_)), "{first}");
     env.set_capacity(u64::MAX);

@@ -1,6 +1,5 @@
 //! Appends records to a new file.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use treering_env::{LogHandle, WritableFile};
@@ -31,7 +30,6 @@ pub(crate) struct Appended {
 #[derive(Debug)]
 pub(crate) struct RecordWriter {
     file: Box<dyn WritableFile>,
-    path: PathBuf,
     epoch: u64,
     end: u64,
     watermark: u64,
@@ -45,7 +43,6 @@ impl RecordWriter {
     /// not synced. `epoch` is a fresh [`random_id`](crate::checksum::random_id).
     pub(crate) fn begin(
         file: Box<dyn WritableFile>,
-        path: &Path,
         epoch: u64,
         wal_seq: u64,
         begin: &Begin,
@@ -54,7 +51,6 @@ impl RecordWriter {
         assert!(epoch != 0 && wal_seq != 0, "zero is no epoch and no record number");
         let mut writer = Self {
             file,
-            path: path.to_path_buf(),
             epoch,
             end: 0,
             watermark: 0,
@@ -159,16 +155,6 @@ impl RecordWriter {
     /// The last record's number and header checksum.
     pub(crate) fn last(&self) -> Tail {
         self.last
-    }
-
-    /// The file's random id.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// The file's path.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Cuts off what was prepared behind the last record, makes everything durable with a full

@@ -36,7 +36,7 @@ impl ManifestWriter {
         let path = FileName::Manifest(number).path(dir);
         let file = env.create(&path, FileKind::Manifest)?;
         let begin = Begin::new(FileRole::Manifest, number, None);
-        let records = RecordWriter::begin(file, &path, random_id(), 1, &begin)?;
+        let records = RecordWriter::begin(file, random_id(), 1, &begin)?;
         let mut manifest = Self { number, records, snapshot_end: 0, slack: ROLL_SLACK };
         manifest.append(snapshot)?;
         manifest.snapshot_end = manifest.records.end();

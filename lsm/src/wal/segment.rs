@@ -33,7 +33,7 @@ impl WalOptions {
 #[derive(Debug)]
 pub(crate) struct Spare {
     pub(super) file: Box<dyn WritableFile>,
-    pub(super) path: PathBuf,
+    path: PathBuf,
     pub(super) options: WalOptions,
     number: u64,
     epoch: u64,

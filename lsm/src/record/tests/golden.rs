@@ -13,7 +13,7 @@ fn worked_file() -> Vec<u8> {
     let file = env.create(path, FileKind::Log).unwrap();
     let predecessor = Predecessor { number: 6, end: 4096, last_wal_seq: 40, last_crc: 0xaabb_ccdd };
     let begin = Begin::new(FileRole::Log, 7, Some(predecessor));
-    let mut writer = RecordWriter::begin(file, path, EPOCH, 41, &begin).unwrap();
+    let mut writer = RecordWriter::begin(file, EPOCH, 41, &begin).unwrap();
     writer.sync().unwrap();
     writer.append(RecordType::Data, &[b"hello"]).unwrap();
     let successor = Successor { number: 8, epoch: 0xfedc_ba98_7654_3210, prepared: 1 << 20 };
