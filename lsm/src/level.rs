@@ -166,3 +166,144 @@ impl Cursor for LevelCursor {
         self.settle(Enter::Last)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use treering_env::{Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
+
+    use super::*;
+    use crate::Error;
+    use crate::key::{encode, seek_trailer};
+    use crate::version::testing::{dir, put, table_cache, value_of, write_table};
+
+    /// Three tables of even keys, several versions each, and the keys in them.
+    fn level(env: &dyn Env) -> (Arc<[Arc<FileMeta>]>, Vec<Vec<u8>>) {
+        env.create_dir_all(dir()).unwrap();
+        let keys: Vec<Vec<Vec<u8>>> = (0..3)
+            .map(|table| {
+                let users = (0..20).map(|index| format!("k{:03}", 2 * (20 * table + index)));
+                users.flat_map(|user| [9, 7, 2].map(|sequence| put(&user, sequence))).collect()
+            })
+            .collect();
+        let files = keys.iter().enumerate();
+        let files = files.map(|(index, keys)| write_table(env, index as u64 + 1, keys)).collect();
+        (files, keys.concat())
+    }
+
+    fn at(cursor: &LevelCursor) -> Option<Vec<u8>> {
+        cursor.valid().then(|| {
+            assert_eq!(cursor.value(), value_of(cursor.key()));
+            cursor.key().to_vec()
+        })
+    }
+
+    /// ITER-04
+    #[test]
+    fn every_seek_and_step_agrees_with_the_sorted_list() {
+        let env: Arc<dyn Env> = Arc::new(MemEnv::new());
+        let (files, keys) = level(&*env);
+        let mut cursor = LevelCursor::new(files, &table_cache(&env), &ReadOptions::default());
+        assert_eq!(at(&cursor), None);
+        cursor.seek_to_first().unwrap();
+        for key in &keys {
+            assert_eq!(at(&cursor).as_ref(), Some(key));
+            cursor.next().unwrap();
+        }
+        assert_eq!(at(&cursor), None);
+        cursor.next().unwrap();
+        cursor.prev().unwrap();
+        assert_eq!(at(&cursor), None, "an invalid cursor stays where it is");
+        cursor.seek_to_last().unwrap();
+        for key in keys.iter().rev() {
+            assert_eq!(at(&cursor).as_ref(), Some(key));
+            cursor.prev().unwrap();
+        }
+        assert_eq!(at(&cursor), None);
+        for user in 0..=121 {
+            for sequence in [10, 7, 1] {
+                let target = encode(format!("k{user:03}").as_bytes(), seek_trailer(sequence));
+                let after = keys.partition_point(|key| key::compare(key, &target).is_lt());
+                cursor.seek(&target).unwrap();
+                assert_eq!(at(&cursor).as_ref(), keys.get(after));
+                cursor.prev().unwrap();
+                let before = after.checked_sub(1).and_then(|index| keys.get(index));
+                let turned = if after < keys.len() { before } else { None };
+                assert_eq!(at(&cursor).as_ref(), turned);
+                cursor.seek_for_prev(&target).unwrap();
+                assert_eq!(at(&cursor).as_ref(), before);
+                cursor.next().unwrap();
+                let turned = before.and_then(|_| keys.get(after));
+                assert_eq!(at(&cursor).as_ref(), turned);
+            }
+        }
+    }
+
+    /// ITER-07, ITER-08
+    #[test]
+    fn a_table_that_cannot_be_read_stops_the_cursor_until_the_next_seek() {
+        let faults = FaultEnv::new(Arc::new(MemEnv::new()));
+        let env: Arc<dyn Env> = Arc::new(faults.clone());
+        let (files, keys) = level(&*env);
+        for (op, is_back) in
+            [(Op::Open, false), (Op::Read, false), (Op::Open, true), (Op::Read, true)]
+        {
+            let mut cursor =
+                LevelCursor::new(Arc::clone(&files), &table_cache(&env), &ReadOptions::default());
+            let rule = faults.add(Fault::new(FaultKind::Error(5)).on(op).path("000002.sst"));
+            let mut seen = 0;
+            let start = if is_back { cursor.seek_to_last() } else { cursor.seek_to_first() };
+            start.unwrap();
+            let error = loop {
+                assert!(cursor.valid());
+                seen += 1;
+                let step = if is_back { cursor.prev() } else { cursor.next() };
+                if let Err(error) = step {
+                    break error;
+                }
+            };
+            assert!(matches!(error, Error::Io(_)), "{error}");
+            assert_eq!(seen, 60, "all of the readable neighbour");
+            assert_eq!(at(&cursor), None);
+            cursor.next().unwrap();
+            cursor.prev().unwrap();
+            assert_eq!(at(&cursor), None, "nothing is shown beyond the bad table");
+            assert!(cursor.seek(&keys[70]).is_err());
+            assert_eq!(at(&cursor), None);
+            cursor.seek(&keys[130]).unwrap();
+            assert_eq!(at(&cursor).as_ref(), Some(&keys[130]));
+            rule.remove();
+            cursor.seek(&keys[70]).unwrap();
+            assert_eq!(at(&cursor).as_ref(), Some(&keys[70]));
+        }
+    }
+
+    #[test]
+    fn a_level_without_tables_has_no_entries() {
+        let env: Arc<dyn Env> = Arc::new(MemEnv::new());
+        let mut cursor =
+            LevelCursor::new(Arc::from([]), &table_cache(&env), &ReadOptions::default());
+        cursor.open_first().unwrap();
+        cursor.seek_to_first().unwrap();
+        cursor.seek_to_last().unwrap();
+        cursor.seek(&put("k", 1)).unwrap();
+        cursor.seek_for_prev(&put("k", 1)).unwrap();
+        assert_eq!(at(&cursor), None);
+    }
+
+    /// HOST-08
+    #[test]
+    fn another_table_in_the_place_of_one_is_corruption() {
+        let env: Arc<dyn Env> = Arc::new(MemEnv::new());
+        let (files, _) = level(&*env);
+        let (number, size) = (files[0].number, files[0].size);
+        let mut other =
+            FileMeta::new(number, size, files[0].smallest.clone(), files[0].largest.clone());
+        other.table_id = files[0].table_id + 1;
+        let tables = table_cache(&env);
+        let files: Arc<[Arc<FileMeta>]> = Arc::from([Arc::new(other)]);
+        for _ in 0..2 {
+            let mut cursor = LevelCursor::new(Arc::clone(&files), &tables, &ReadOptions::default());
+            assert!(matches!(cursor.open_first(), Err(Error::Corruption { .. })));
+        }
+    }
+}

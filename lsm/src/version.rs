@@ -13,6 +13,8 @@ pub(crate) mod edit;
 pub(crate) mod manifest;
 pub(crate) mod set;
 pub(crate) mod state;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
