@@ -4,6 +4,9 @@
 //! Every deeper level is disjoint by user key, inclusive bounds, so a choice by user-key range
 //! never separates the versions of one key: what must move together does.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -69,3 +69,64 @@ impl LevelsBelow {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+    use crate::version::testing::{put, version};
+
+    /// What somebody can see: for each snapshot and for now, the newest version at or before it.
+    fn visible(versions: &[u64], snapshots: &[u64]) -> Vec<u64> {
+        let mut seen: Vec<u64> = snapshots
+            .iter()
+            .chain([&u64::MAX])
+            .filter_map(|at| versions.iter().copied().find(|version| version <= at))
+            .collect();
+        seen.sort_unstable_by(|a, b| b.cmp(a));
+        seen.dedup();
+        seen
+    }
+
+    #[test]
+    fn exactly_the_visible_versions_are_kept() {
+        for seed in 0..2000 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let mut draw = |most: usize, limit: u64| -> Vec<u64> {
+                let count = random.random_range(0..=most);
+                let mut drawn: Vec<u64> =
+                    (0..count).map(|_| random.random_range(0..limit)).collect();
+                drawn.sort_unstable();
+                drawn
+            };
+            let snapshots = draw(4, 25);
+            let mut retention = Retention::new(&snapshots);
+            for key in [&b"a"[..], b"b", b""] {
+                let mut versions = draw(12, 20);
+                versions.dedup();
+                versions.reverse();
+                let kept = versions.iter().copied().filter(|version| retention.keep(key, *version));
+                let kept: Vec<u64> = kept.collect();
+                assert_eq!(kept, visible(&versions, &snapshots), "seed {seed}: {snapshots:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn levels_below_hold_what_their_tables_span() {
+        let file =
+            |number, first, last| Arc::new(FileMeta::new(number, 1, put(first, 1), put(last, 1)));
+        let (one, two) = ([file(1, "b", "d"), file(2, "h", "k")], [file(3, "j", "m")]);
+        let version = version(&[(1, &[file(4, "a", "z")]), (2, &one), (4, &two)]);
+        let mut below = LevelsBelow::new(&version, 1);
+        let held: String =
+            ('a'..='z').filter(|key| below.may_hold(key.to_string().as_bytes())).collect();
+        assert_eq!(held, "bcdhijklm");
+        let mut below = LevelsBelow::new(&version, 4);
+        assert!(!below.may_hold(b"j"));
+        let mut below = LevelsBelow::new(&version, 6);
+        assert!(!below.may_hold(b"j"));
+    }
+}
