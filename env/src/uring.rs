@@ -19,7 +19,7 @@ use kernel::{Abilities, KernelRing, RingFlags, SetupError};
 use pool::Pool;
 use queue::RingQueue;
 use ring::Ring;
-use setup::{Detected, detect, with_memory_back_off};
+use setup::{Detected, detect};
 
 pub use builder::IoUringEnvBuilder;
 pub use machine::MachineFacts;
@@ -110,7 +110,7 @@ impl IoUringEnv {
         let rings = RingFacts { entries: ring.entries(), flags, abilities };
         let entries = options.ring_entries;
         let make = move || {
-            let (ring, _) = with_memory_back_off(|| KernelRing::new(entries, flags))?;
+            let (ring, _) = KernelRing::new(entries, flags)?;
             Ok(Box::new(ring) as Box<dyn Ring>)
         };
         let pool = Pool::new(options.ring_count(), Some(Box::new(ring)), Box::new(make))

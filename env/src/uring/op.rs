@@ -106,16 +106,16 @@ impl Op {
         self.memory.len()
     }
 
-    /// Cuts what is missing from `from` on into pieces for a ring. `op` is this operation's key.
-    pub(crate) fn cut(&mut self, op: u64, from: usize) -> Vec<Piece> {
+    /// Cuts what is missing from `from` on into pieces for a ring, all of which are outstanding
+    /// from now on. `op` is this operation's key.
+    pub(crate) fn cut(&mut self, op: u64, from: usize) -> impl Iterator<Item = Piece> + use<> {
         let len = self.memory.len();
-        let from = self.aligned_down(from);
-        let cuts = (from..len).step_by(CHUNK);
-        let pieces: Vec<Piece> = cuts
-            .map(|from| Piece { op, from, end: len.min(from + CHUNK), reached: from, stuck: false })
-            .collect();
-        self.outstanding = pieces.len();
-        pieces
+        let cuts = (self.aligned_down(from)..len).step_by(CHUNK);
+        self.outstanding = cuts.len();
+        cuts.map(move |from| {
+            let end = len.min(from + CHUNK);
+            Piece { op, from, end, reached: from, stuck: false }
+        })
     }
 
     /// The address that a piece is read to, valid until the operation is taken apart.

@@ -19,8 +19,9 @@ use parking_lot::Mutex;
 
 use super::kernel::SetupError;
 use super::ring::Ring;
+use super::setup::with_memory_back_off;
 
-/// Makes one more ring like the others.
+/// Makes one more ring like the others, at once or not at all.
 pub(crate) type MakeRing = dyn Fn() -> Result<Box<dyn Ring>, SetupError> + Send + Sync;
 
 /// One place for a ring, on cache lines of its own so that queues do not slow each other.
@@ -69,7 +70,7 @@ impl Pool {
         let mut rings: Vec<Box<dyn Ring>> = first.into_iter().collect();
         let mut shortfall = None;
         while rings.len() < asked {
-            match make() {
+            match with_memory_back_off(&make) {
                 Ok(ring) => rings.push(ring),
                 Err(error) if rings.is_empty() => return Err(error),
                 Err(error) => {

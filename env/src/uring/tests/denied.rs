@@ -1,0 +1,107 @@
+//! A thread whose system calls are denied by a real seccomp filter, as in a container.
+//!
+//! A filter holds for the thread that installs it and for good, so each test makes a thread.
+
+use super::*;
+
+/// Runs `body` on a thread of its own.
+fn on_a_thread(body: impl FnOnce() + Send + 'static) {
+    std::thread::spawn(body).join().unwrap();
+}
+
+/// Lets the kernel answer system call `number` of this thread with `errno` from now on.
+fn deny(number: libc::c_long, errno: i32) {
+    let op = |bits: u32| u16::try_from(bits).expect("an opcode has 16 bits");
+    let load_number = op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS);
+    let jump_if_equal = op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
+    let answer = op(libc::BPF_RET | libc::BPF_K);
+    let number = u32::try_from(number).unwrap();
+    let errno = libc::SECCOMP_RET_ERRNO | u32::try_from(errno).unwrap();
+    // The number of the call is the first word of what a filter sees.
+    let mut filter = [
+        libc::sock_filter { code: load_number, jt: 0, jf: 0, k: 0 },
+        libc::sock_filter { code: jump_if_equal, jt: 0, jf: 1, k: number },
+        libc::sock_filter { code: answer, jt: 0, jf: 0, k: errno },
+        libc::sock_filter { code: answer, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
+    ];
+    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+    // SAFETY: both calls only read their arguments; `program` and the four instructions it points
+    // to outlive them.
+    let installed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+    };
+    assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// URING-23
+#[test]
+fn a_filter_on_setup_is_named_as_the_cause() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        on_a_thread(move || {
+            deny(libc::SYS_io_uring_setup, errno);
+            let cause = IoUringEnv::new().unwrap_err();
+            assert_eq!(cause, Unavailable::Denied { seccomp: true, errno });
+            let text = cause.to_string();
+            assert!(text.contains("seccomp filter on this thread: yes"), "{text}");
+            assert!(text.contains("--security-opt seccomp="), "{text}");
+            let (env, choice) = crate::auto();
+            assert_eq!((env.report().env, choice.env()), ("posix", "posix"));
+            assert_eq!(choice.unavailable(), Some(&cause));
+        });
+    }
+}
+
+/// URING-24
+#[test]
+fn a_filter_on_entering_is_found_by_the_self_test() {
+    on_a_thread(|| {
+        deny(libc::SYS_io_uring_enter, libc::EPERM);
+        let cause = IoUringEnv::new().unwrap_err();
+        let expected = Unavailable::SelfTest { step: SelfTestStep::Nop, errno: libc::EPERM };
+        assert_eq!(cause, expected);
+        assert!(cause.to_string().contains("seccomp=unconfined"), "{cause}");
+    });
+}
+
+/// URING-24
+#[test]
+fn a_filter_on_registering_is_named_with_the_step_that_failed() {
+    on_a_thread(|| {
+        deny(libc::SYS_io_uring_register, libc::EPERM);
+        // A ring that starts disabled cannot be enabled without registering.
+        let cause = IoUringEnv::new().unwrap_err();
+        let expected = Unavailable::SelfTest { step: SelfTestStep::Enable, errno: libc::EPERM };
+        assert_eq!(cause, expected);
+    });
+}
+
+/// URING-24
+#[test]
+fn reads_go_on_when_entering_is_denied_in_mid_run() {
+    on_a_thread(|| {
+        let dir = on_disk();
+        let path = cold_file(&dir, "t", 64 * 4 * 4096);
+        let env = IoUringEnv::builder().rings(2).build().unwrap();
+        let file = env.open(&path, Access::Random).unwrap();
+        let ranges = scattered(64);
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+        assert!(env.report().counter("ring_reads") > 0);
+        let mut queue = env.queue();
+        evict(&path);
+        for (tag, request) in requests(&file, &ranges).into_iter().enumerate() {
+            queue.push(tag as u64, request);
+        }
+        deny(libc::SYS_io_uring_enter, libc::EPERM);
+        while let Some(completion) = queue.pop() {
+            let (offset, len) = ranges[usize::try_from(completion.tag).unwrap()];
+            assert!(*completion.result.unwrap() == bytes(offset, len)[..]);
+        }
+        drop(queue);
+        evict(&path);
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+        let report = env.report();
+        assert!(report.counter("ring_retired") > 0, "{report}");
+        assert!(report.counter("fallback_preads") > 0, "{report}");
+    });
+}
