@@ -298,7 +298,10 @@ impl OsFile {
             counters.bump(Count::MmapReads);
             return Ok(());
         }
-        if let Some(align) = self.direct {
+        // An empty range may lie beyond the end, where a direct read's window cannot be filled.
+        if let Some(align) = self.direct
+            && !buf.is_empty()
+        {
             return direct::read_exact(self, align, buf, offset, counters);
         }
         let (len, mut filled, mut stuck) = (buf.len(), 0, 0);
