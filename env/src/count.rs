@@ -45,7 +45,7 @@ impl Counts {
     /// All calls of `op`.
     pub fn of(&self, op: Op) -> Count {
         let all = self.by_extension.values().map(|counts| counts[op as usize]);
-        all.fold(Count::default(), |sum, count| sum.combine(count, |a, b| a + b))
+        all.fold(Count::default(), |sum, count| sum.combine(count, u64::saturating_add))
     }
 
     /// The calls of `op` on paths with this extension (`"log"`; the empty one for none).
@@ -105,7 +105,8 @@ impl Hook for Counter {
         count.calls += 1;
         count.queued += u64::from(call.queued);
         if succeeded {
-            count.bytes += call.len;
+            // A hint may announce any length.
+            count.bytes = count.bytes.saturating_add(call.len);
         } else {
             count.failed += 1;
         }

@@ -44,6 +44,8 @@ pub use uring::{IoUringEnv, IoUringEnvBuilder, MachineFacts, SelfTestStep, Unava
 
 // Environments for tests, and the suite that checks any environment.
 #[cfg(feature = "test-util")]
+pub mod conformance;
+#[cfg(feature = "test-util")]
 mod count;
 #[cfg(feature = "test-util")]
 mod fault;

@@ -33,6 +33,8 @@ mod volume;
 pub use crash::{Choice, CrashPolicy, Subject};
 pub use volume::When;
 
+#[cfg(feature = "test-util")]
+pub(crate) use crash::Random;
 use file::{Lock, MemFile, MemRwFile, MemWriter, Open, all_bytes};
 use inode::Inode;
 use names::{Directory, Namespace, Node, ROOT};
@@ -188,10 +190,15 @@ impl MemEnv {
     }
 
     fn make_dir(&self, dir: &Path) -> Result<()> {
-        self.shared.change("create_dir", dir, |volume, extent| {
-            let place = volume.names.place("create_dir", dir)?;
-            if place.node.is_some() {
-                return Err(Error::from_errno(libc::EEXIST, "create_dir", dir));
+        self.shared.change("create_dir_all", dir, |volume, extent| {
+            let place = volume.names.place("create_dir_all", dir)?;
+            match place.node {
+                None => {}
+                // Another thread made it just now.
+                Some(Node::Dir(_)) => return Ok(()),
+                Some(Node::File(_)) => {
+                    return Err(Error::from_errno(libc::ENOTDIR, "create_dir_all", dir));
+                }
             }
             let parent = place.dir;
             let id = volume.names.new_dir();
@@ -339,23 +346,20 @@ impl Env for MemEnv {
     }
 
     fn create_dir_all(&self, dir: &Path) -> Result<()> {
-        self.shared.powered("create_dir", dir)?;
+        self.shared.powered("create_dir_all", dir)?;
         let mut missing = Vec::new();
         for ancestor in dir.ancestors() {
-            let node = self.shared.volume.read().names.node("create_dir", ancestor)?;
+            let node = self.shared.volume.read().names.node("create_dir_all", ancestor)?;
             match node {
                 Some(Node::Dir(_)) => break,
                 Some(Node::File(_)) => {
-                    return Err(Error::from_errno(libc::EEXIST, "create_dir", ancestor));
+                    return Err(Error::from_errno(libc::ENOTDIR, "create_dir_all", ancestor));
                 }
                 None => missing.push(ancestor),
             }
         }
         for ancestor in missing.into_iter().rev() {
-            match self.make_dir(ancestor) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                result => result?,
-            }
+            self.make_dir(ancestor)?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Access, DirEntry, Env, EnvReport, Error, FileKind, FileLock, IoQueue, Metadata,
@@ -35,10 +35,16 @@ pub struct Difference {
 ///
 /// Compared are bytes, lengths, listings, and of errors the kind. What both agree on is returned,
 /// with the first one's words. Free space is the smaller of the two, and reports are not compared.
+///
+/// Calls that look at names and calls that change them exclude each other, so that both sides see
+/// one order of them. Bytes are another matter: who reads a range, or asks for the length of a
+/// file, while another thread writes there, finds differences that are none.
 #[derive(Clone, Debug)]
 pub struct MirrorEnv {
     sides: [Side; 2],
     judge: Arc<Judge>,
+    /// Held shared to look at names, exclusively to change them.
+    names: Arc<RwLock<()>>,
 }
 
 #[derive(Clone, Debug)]
@@ -117,7 +123,8 @@ impl MirrorEnv {
 
     fn with(first: (Arc<dyn Env>, PathBuf), second: (Arc<dyn Env>, PathBuf), panics: bool) -> Self {
         let sides = [first, second].map(|(env, root)| Side { env, root });
-        Self { sides, judge: Arc::new(Judge { panics, differences: Mutex::default() }) }
+        let judge = Arc::new(Judge { panics, differences: Mutex::default() });
+        Self { sides, judge, names: Arc::default() }
     }
 
     /// The differences so far, oldest first.
@@ -167,24 +174,28 @@ impl MirrorEnv {
 
 impl Env for MirrorEnv {
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
+        let _order = self.names.read();
         let opened = self.both(path, |env, path| env.open(path, access));
         let files = self.give("open", path, opened)?;
         Ok(Arc::new(MirrorFile::new(files, path, &self.judge)))
     }
 
     fn open_rw(&self, path: &Path) -> Result<Arc<dyn RandomRwFile>> {
+        let _order = self.names.write();
         let opened = self.both(path, |env, path| env.open_rw(path));
         let files = self.give("open_rw", path, opened)?;
         Ok(Arc::new(MirrorRwFile::new(files, path, &self.judge)))
     }
 
     fn create(&self, path: &Path, kind: FileKind) -> Result<Box<dyn WritableFile>> {
+        let _order = self.names.write();
         let created = self.both(path, |env, path| env.create(path, kind));
         let files = self.give("create", path, created)?;
         Ok(Box::new(MirrorWriter::new(files, path, &self.judge)))
     }
 
     fn metadata(&self, path: &Path) -> Result<Option<Metadata>> {
+        let _order = self.names.read();
         let found = self.both(path, |env, path| {
             // The size of a directory is unspecified.
             let size = |m: Metadata| if m.is_dir { 0 } else { m.size };
@@ -194,6 +205,7 @@ impl Env for MirrorEnv {
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        let _order = self.names.read();
         let listed = self.both(dir, |env, dir| {
             let mut entries = env.list(dir)?;
             entries.sort();
@@ -203,26 +215,31 @@ impl Env for MirrorEnv {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let _order = self.names.write();
         let renamed = [0, 1]
             .map(|i| self.sides[i].env.rename(&self.sides[i].path(from), &self.sides[i].path(to)));
         self.act("rename", from, renamed)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
+        let _order = self.names.write();
         self.act("remove", path, self.both(path, |env, path| env.remove(path)))
     }
 
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        let _order = self.names.write();
         let linked = [0, 1]
             .map(|i| self.sides[i].env.link(&self.sides[i].path(from), &self.sides[i].path(to)));
         self.act("link", from, linked)
     }
 
     fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        let _order = self.names.write();
         self.act("create_dir_all", dir, self.both(dir, |env, dir| env.create_dir_all(dir)))
     }
 
     fn remove_dir(&self, dir: &Path) -> Result<()> {
+        let _order = self.names.write();
         self.act("remove_dir", dir, self.both(dir, |env, dir| env.remove_dir(dir)))
     }
 
@@ -238,6 +255,7 @@ impl Env for MirrorEnv {
     }
 
     fn lock(&self, path: &Path) -> Result<FileLock> {
+        let _order = self.names.write();
         let locks = self.give("lock", path, self.both(path, |env, path| env.lock(path)))?;
         Ok(FileLock::new(locks))
     }

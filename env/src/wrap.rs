@@ -65,7 +65,7 @@ impl Op {
             Op::Rename => "rename",
             Op::Remove => "remove",
             Op::Link => "link",
-            Op::CreateDir => "create_dir",
+            Op::CreateDir => "create_dir_all",
             Op::RemoveDir => "remove_dir",
             Op::SyncDir => "sync_dir",
             Op::FreeSpace => "free_space",

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::crash::Random;
 use super::*;
 use crate::Outcome;
 
@@ -100,7 +101,7 @@ fn a_cut_that_survives_exposes_no_old_bytes_when_the_file_grows_again() {
 fn keep_all_is_what_everybody_sees_and_drop_all_is_what_was_synced() {
     for seed in 0..20 {
         let env = MemEnv::new();
-        let mut random = crash::Random::new(seed);
+        let mut random = Random::new(seed);
         let mut synced = env.fingerprint();
         for round in 0..200 {
             let path = format!("f{}", random.below(6));

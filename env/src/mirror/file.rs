@@ -101,7 +101,7 @@ impl RandomRwFile for MirrorRwFile {
     }
 
     fn sync(&self) -> Result<()> {
-        self.act("sync", |file| file.sync())
+        self.act("sync", RandomRwFile::sync)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {

@@ -76,16 +76,15 @@ impl<H: Hook> IoQueue for WrappedQueue<H> {
     }
 
     fn pop(&mut self) -> Option<Completion> {
-        let (forwarded, mut result) = match self.decided.pop_front() {
-            Some(decided) => decided,
-            None => {
-                let Completion { tag, result } = self.inner.pop()?;
-                let forwarded = self
-                    .forwarded
-                    .remove(&tag)
-                    .expect("the inner queue completes each request once, under its tag");
-                (forwarded, result)
-            }
+        let (forwarded, mut result) = if let Some(decided) = self.decided.pop_front() {
+            decided
+        } else {
+            let Completion { tag, result } = self.inner.pop()?;
+            let forwarded = self
+                .forwarded
+                .remove(&tag)
+                .expect("the inner queue completes each request once, under its tag");
+            (forwarded, result)
         };
         if let (Ok(buffer), Some(bit)) = (&mut result, forwarded.flip) {
             let mut flipped = Buffer::from(&**buffer);
