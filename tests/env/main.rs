@@ -1,0 +1,8 @@
+//! Every environment keeps the contract: the conformance suite over each of them and over wrappers
+//! of them, and long random runs of two side by side.
+
+mod mirrored;
+mod power;
+mod scratch;
+mod suite;
+mod user;

@@ -1,0 +1,27 @@
+//! Directories on the real file system for one test.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+/// A directory that goes away with the test, and numbered directories in it.
+pub(crate) struct Scratch {
+    root: TempDir,
+    next: AtomicU32,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        let root = tempfile::tempdir().expect("the test machine has a temporary directory");
+        Self { root, next: AtomicU32::new(0) }
+    }
+
+    /// A new empty directory.
+    pub(crate) fn dir(&self) -> PathBuf {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let dir = self.root.path().join(number.to_string());
+        std::fs::create_dir(&dir).expect("the scratch directory can be written");
+        dir
+    }
+}
