@@ -38,6 +38,16 @@ impl KeyBounds {
         Self { lower: owned(range.start_bound()), upper: owned(range.end_bound()) }
     }
 
+    /// The key at the lower bound, which may be excluded; `None` if there is none.
+    pub(crate) fn first(&self) -> Option<&[u8]> {
+        bound_key(&self.lower)
+    }
+
+    /// The key at the upper bound, which may be excluded; `None` if there is none.
+    pub(crate) fn last(&self) -> Option<&[u8]> {
+        bound_key(&self.upper)
+    }
+
     /// All keys.
     pub(crate) fn all() -> Self {
         Self { lower: Bound::Unbounded, upper: Bound::Unbounded }
@@ -73,6 +83,13 @@ impl KeyBounds {
             Bound::Excluded(upper) => key >= &upper[..],
             Bound::Unbounded => false,
         }
+    }
+}
+
+fn bound_key(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
     }
 }
 

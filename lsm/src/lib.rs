@@ -12,6 +12,7 @@ mod clock;
 mod coding;
 mod compaction;
 mod cursor;
+mod db;
 mod error;
 mod filename;
 pub mod inspect;
@@ -22,6 +23,7 @@ mod memtable;
 mod merge_iter;
 mod options;
 mod record;
+mod stats;
 mod table;
 mod table_cache;
 mod version;
@@ -29,8 +31,10 @@ mod wal;
 
 pub use batch::{FamilyRef, WriteBatch};
 pub use clock::{Clock, SystemClock};
+pub use db::{ColumnFamily, Db, DbBuilder, Snapshot};
 pub use error::{Error, Result};
 pub use iter::{DbCursor, Range};
 pub use options::{
     CfOptions, Compression, Durability, Options, ReadOptions, TailPolicy, WriteOptions,
 };
+pub use stats::{FamilyStats, LevelStats, RecoveryCut, RecoveryReport, Stats};

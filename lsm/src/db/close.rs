@@ -1,0 +1,33 @@
+//! The end of an open database.
+
+use std::sync::atomic::Ordering;
+
+use super::Handle;
+use super::background::Patience;
+use crate::Result;
+
+impl Handle {
+    /// See [`super::Db::close`]. A second call waits for the first and has nothing to do.
+    pub(crate) fn close(&self) -> Result<()> {
+        let shared = &self.shared;
+        let mut threads = self.threads.lock();
+        if shared.closed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        if shared.inline() {
+            shared.run_due(Patience::BackOff);
+        }
+        shared.stop_threads(std::mem::take(&mut *threads));
+        let ended = {
+            // Everyone who is queued is refused; who has appended publishes first.
+            let _baton = shared.queue.baton();
+            shared.turnstile.wait_for_at_most(0);
+            shared.close_log()
+        };
+        shared.remove_obsolete();
+        shared.closed.store(true, Ordering::SeqCst);
+        shared.wake_all();
+        drop(shared.lock.lock().take());
+        shared.check_poison().and(ended)
+    }
+}

@@ -1,0 +1,254 @@
+//! The log as the database uses it: numbers for operations, segments, spares and syncs.
+//!
+//! Everything in [`Log`] is under the log lock. Appends and the switch of segments run under it;
+//! syncs of the newest segment, zero-filling and the making of spares do not.
+
+use std::collections::VecDeque;
+
+use super::Shared;
+use crate::filename::FileName;
+use crate::key::MAX_SEQUENCE;
+use crate::record::SegmentFact;
+use crate::wal::{Spare, SyncPoint, Wal};
+use crate::{Error, Result};
+
+/// What the log lock protects.
+#[derive(Debug)]
+pub(crate) struct Log {
+    /// The newest segment; `None` once the database is closed.
+    wal: Option<Wal>,
+    /// The last number given to an operation.
+    last_sequence: u64,
+    /// Older segments that are still needed: number and end, oldest first.
+    closed: VecDeque<(u64, u64)>,
+    /// What the next version edit must say about segments.
+    facts: Vec<SegmentFact>,
+    spare: Option<Spare>,
+}
+
+impl Log {
+    /// The log right after an open.
+    pub(crate) fn new(wal: Wal, last_sequence: u64) -> Self {
+        let (closed, facts) = (VecDeque::new(), Vec::new());
+        Self { wal: Some(wal), last_sequence, closed, facts, spare: None }
+    }
+
+    fn wal(&mut self) -> Result<&mut Wal> {
+        self.wal.as_mut().ok_or(Error::Closed)
+    }
+
+    fn newest(&self) -> Result<&Wal> {
+        self.wal.as_ref().ok_or(Error::Closed)
+    }
+
+    /// The first of the next `count` sequence numbers, which are not taken yet.
+    pub(crate) fn next_sequences(&self, count: u64) -> Result<u64> {
+        if count > MAX_SEQUENCE - self.last_sequence {
+            return Err(Error::invalid("the 2^56 sequence numbers of the database are used up"));
+        }
+        Ok(self.last_sequence + 1)
+    }
+
+    /// Takes the next `count` sequence numbers; returns the last of them.
+    pub(crate) fn take_sequences(&mut self, count: u64) -> u64 {
+        self.last_sequence += count;
+        self.last_sequence
+    }
+
+    /// Appends a data record. The caller looks at [`Log::has_failed`] after an error.
+    pub(crate) fn append(&mut self, payload: &[&[u8]]) -> Result<()> {
+        self.wal()?.append(payload).map(|_| ())
+    }
+
+    /// Whether a failure stopped the log for good.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.wal.as_ref().is_some_and(|wal| wal.failure().is_some())
+    }
+
+    /// The newest segment's number.
+    pub(crate) fn number(&self) -> Result<u64> {
+        self.newest().map(Wal::number)
+    }
+
+    /// What a sync of everything appended so far needs.
+    pub(crate) fn sync_point(&self) -> Result<SyncPoint> {
+        self.newest().map(Wal::sync_point)
+    }
+
+    /// Whether the log thread has something to prepare.
+    pub(crate) fn wants_attention(&self) -> bool {
+        let wants = |wal: &Wal| {
+            (self.spare.is_none() && wal.wants_spare()) || wal.prepare_ahead().is_some()
+        };
+        self.wal.as_ref().is_some_and(wants)
+    }
+
+    /// Bytes of records in all segments that are still needed.
+    pub(crate) fn size(&self) -> u64 {
+        let closed: u64 = self.closed.iter().map(|(_, end)| end).sum();
+        closed + self.wal.as_ref().map_or(0, Wal::end)
+    }
+
+    /// The number of segments that are still needed.
+    pub(crate) fn segments(&self) -> usize {
+        self.closed.len() + usize::from(self.wal.is_some())
+    }
+
+    /// The oldest segment that is still needed, unless it is the newest one.
+    pub(crate) fn oldest_closed(&self) -> Option<u64> {
+        self.closed.front().map(|(number, _)| *number)
+    }
+
+    /// Takes what the next version edit must say about segments.
+    pub(crate) fn take_facts(&mut self) -> Vec<SegmentFact> {
+        std::mem::take(&mut self.facts)
+    }
+
+    /// Gives facts back that were not written after all.
+    pub(crate) fn return_facts(&mut self, mut facts: Vec<SegmentFact>) {
+        facts.append(&mut self.facts);
+        self.facts = facts;
+    }
+
+    /// Forgets the closed segments below `floor`; returns their files.
+    pub(crate) fn drop_below(&mut self, floor: u64) -> Vec<FileName> {
+        let keep = self.closed.partition_point(|(number, _)| *number < floor);
+        self.closed.drain(..keep).map(|(number, _)| FileName::Log(number)).collect()
+    }
+
+    fn rotate(&mut self, spare: Spare) -> Result<()> {
+        let rotation = self.wal()?.rotate(spare)?;
+        let end = rotation.closed.end.expect("a closed segment has an end").end;
+        self.closed.push_back((rotation.closed.number, end));
+        self.facts.extend([rotation.closed, rotation.begun]);
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Makes sure that a record with a payload of `length` bytes goes into a segment it fits in;
+    /// the caller holds the baton.
+    ///
+    /// A spare that cannot be made fails the caller's batch and nothing else: nothing of the log
+    /// was touched. A failed switch poisons.
+    pub(crate) fn ensure_log_room(&self, length: usize) -> Result<()> {
+        let (point, spare) = {
+            let mut log = self.log.lock();
+            if log.wal()?.fits(length as u64) {
+                return Ok(());
+            }
+            (log.sync_point()?, log.spare.take())
+        };
+        let spare = match spare {
+            Some(spare) => spare,
+            None => self.new_spare()?,
+        };
+        // The switch syncs the old segment under the log lock; this leaves it next to nothing.
+        self.sync_log(&point)?;
+        let result = {
+            let mut log = self.log.lock();
+            log.rotate(spare)
+        };
+        self.stats.log_switches.add(1);
+        result.map_err(|error| self.poison(error))
+    }
+
+    fn new_spare(&self) -> Result<Spare> {
+        Spare::create(&*self.env, &self.dir, self.numbers.next(), &self.wal_options)
+    }
+
+    /// Makes everything up to `point` durable, holding no lock. A failure poisons.
+    pub(crate) fn sync_log(&self, point: &SyncPoint) -> Result<()> {
+        self.stats.log_syncs.add(1);
+        let result = point.sync();
+        let mut log = self.log.lock();
+        let failed = match result {
+            Ok(()) => {
+                if let Ok(wal) = log.wal() {
+                    wal.note_synced(point);
+                }
+                return Ok(());
+            }
+            Err(error) => match log.wal() {
+                Ok(wal) => wal.fail(error),
+                Err(_) => error,
+            },
+        };
+        drop(log);
+        Err(self.poison(failed))
+    }
+
+    /// Makes everything written so far durable; see [`super::Db::sync_wal`].
+    pub(crate) fn sync_wal(&self) -> Result<()> {
+        self.check_writable()?;
+        let point = self.log.lock().sync_point()?;
+        self.sync_log(&point)?;
+        // A group before the point may have failed meanwhile: then the sync must not claim it.
+        self.check_poison()
+    }
+
+    /// Writes a marker record; see [`super::Db::flush_wal`].
+    pub(crate) fn flush_wal(&self) -> Result<()> {
+        self.check_writable()?;
+        let mut log = self.log.lock();
+        let result = log.wal()?.marker();
+        let failed = log.has_failed();
+        drop(log);
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) if failed => Err(self.poison(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Prepares what the log will need next: one step of zeros, or a spare. Whether it did
+    /// anything. A full device is no error here: the append that needs the space reports it.
+    pub(crate) fn prepare_log(&self) -> bool {
+        let (job, wants_spare) = {
+            let log = self.log.lock();
+            let Some(wal) = &log.wal else { return false };
+            let wants_spare = log.spare.is_none() && wal.wants_spare();
+            (wal.prepare_ahead(), wants_spare && wal.failure().is_none())
+        };
+        if let Some(job) = job {
+            let outcome = job.run();
+            let done = outcome.is_ok();
+            let noted = match self.log.lock().wal() {
+                Ok(wal) => wal.note_prepared(&job, outcome),
+                Err(_) => return false,
+            };
+            if let Err(error) = noted {
+                self.poison(error);
+                return false;
+            }
+            return done;
+        }
+        if !wants_spare {
+            return false;
+        }
+        let Ok(spare) = self.new_spare() else { return false };
+        let mut log = self.log.lock();
+        if log.spare.is_none() && log.wal.is_some() {
+            log.spare = Some(spare);
+            return true;
+        }
+        drop(log);
+        spare.discard(&*self.env);
+        false
+    }
+
+    /// Ends the log: see [`super::Db::close`]. The caller holds the baton.
+    pub(crate) fn close_log(&self) -> Result<()> {
+        let (wal, spare) = {
+            let mut log = self.log.lock();
+            (log.wal.take(), log.spare.take())
+        };
+        if self.check_poison().is_err() {
+            return Ok(());
+        }
+        if let Some(spare) = spare {
+            spare.discard(&*self.env);
+        }
+        wal.map_or(Ok(()), |wal| wal.close().map(|_| ()))
+    }
+}
