@@ -1,0 +1,8 @@
+//! The public behaviour of a database, on `MemEnv` unless a test says otherwise.
+//!
+//! Most tests run without background threads, where the whole engine is deterministic; what
+//! depends on threads is in `threads`.
+
+mod basics;
+mod reopen;
+mod support;
