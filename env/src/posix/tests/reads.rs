@@ -410,6 +410,21 @@ fn misaligned_direct_reads_are_served_through_an_aligned_window() {
 }
 
 #[test]
+fn a_direct_read_of_nothing_is_asked_again_once_and_then_an_unexpected_end() {
+    let stage = Stage::new(PosixEnv::builder().direct_reads(true));
+    std::fs::write(stage.path("t"), pattern(BLOCK)).unwrap();
+    let Some(file) = open_or_refused(&stage, "t") else { return };
+    let once = stage.sys.rule(Call::Pread, "t", When::EveryOther, Fault::Short(0));
+    assert_eq!(read_both(&stage.env, &file, 0, BLOCK).unwrap(), pattern(BLOCK));
+    assert_eq!(once.fired(), 2);
+    once.lift();
+    let always = stage.sys.rule(Call::Pread, "t", When::Always, Fault::Short(0));
+    let error = read_both(&stage.env, &file, 0, BLOCK).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    assert_eq!(always.fired(), 4);
+}
+
+#[test]
 fn a_direct_open_that_the_file_system_refuses_is_a_clear_error() {
     let stage = Stage::new(PosixEnv::builder().direct_reads(true));
     std::fs::write(stage.path("t"), b"x").unwrap();

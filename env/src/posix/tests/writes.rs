@@ -302,6 +302,22 @@ fn direct_tables_have_the_same_bytes_whatever_is_flushed_between() {
 }
 
 #[test]
+fn a_direct_table_allocates_ahead_and_again_after_a_flush_gave_the_rest_back() {
+    let stage = Stage::new(PosixEnv::builder().direct_writes(true));
+    let Ok(mut file) = stage.env.create(&stage.path("w"), FileKind::Table) else {
+        // What a refusal must look like is asserted above.
+        return;
+    };
+    let allocations = || stage.sys.calls(Call::Fallocate);
+    file.append(&pattern(2 << 20)).unwrap();
+    assert_eq!(allocations(), 1);
+    file.flush().unwrap();
+    file.append(&pattern(TABLE_BUFFER)).unwrap();
+    assert_eq!(allocations(), 2);
+    file.finish().unwrap();
+}
+
+#[test]
 fn a_file_system_without_direct_writes_leaves_no_file_behind() {
     let stage = Stage::new(PosixEnv::builder().direct_writes(true));
     stage.sys.rule(Call::Open, "w", When::Always, Fault::Errno(libc::EINVAL));
