@@ -5,4 +5,6 @@ mod mirrored;
 mod power;
 mod scratch;
 mod suite;
+#[cfg(target_os = "linux")]
+mod uring;
 mod user;
