@@ -60,7 +60,10 @@ impl Wal {
     /// numbered `first_wal_seq`: one more than any number seen before, 1 in a new database. The
     /// record is flushed, not synced.
     ///
-    /// The manifest must name the segment ([`Spare::fact`]) durably before this call.
+    /// The manifest must name the segment ([`Spare::fact`]) durably before this call. After a
+    /// replay it must also need no older segment any more, because all that was replayed is in
+    /// tables: a killed process leaves records that were never synced, which a replay reads and a
+    /// power loss may still take, while this segment's first record settles where they end.
     pub(crate) fn begin(
         spare: Spare,
         predecessor: Option<Predecessor>,

@@ -1,5 +1,8 @@
 //! Damage to segments, by hand: cut, zeroed, removed, exchanged.
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
 use super::*;
 
 /// Ten synced records and an unsynced one in a segment whose first step is full. The last
@@ -261,4 +264,61 @@ fn a_torn_tail_stays_a_torn_tail_until_a_new_segment_settles_it() {
     whole[usize::try_from(end).unwrap() - 9] ^= 1;
     let image = with_bytes(&env, &path_of(1), &whole);
     assert_eq!(replayed(&image, &log.facts).unwrap().prefix(), 12);
+}
+
+/// HOST-04 for the log: whatever is flipped, cut, spliced, exchanged, doubled or removed, a replay
+/// gives the first records in order, or an error that names a file of the directory.
+#[test]
+fn random_damage_gives_a_prefix_or_an_error() {
+    let env = new_env();
+    let mut log = Log::new(&env);
+    log.append_synced(70);
+    let newest = log.wal.number();
+    assert!(newest > 2);
+    let (mut opened, mut refused) = (0, 0);
+    for seed in 0..1500_u64 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut image = env.kill();
+        for _ in 0..random.random_range(1..4) {
+            let path = path_of(random.random_range(1..=newest));
+            if image.metadata(&path).unwrap().is_none() {
+                continue;
+            }
+            let mut bytes = bytes_of(&image, &path);
+            let length = bytes.len();
+            let mut place = || random.random_range(0..length.max(1));
+            let (from, to) = (place(), place());
+            match random.random_range(0..7) {
+                0 if length > 0 => bytes[from] ^= 1 << (to % 8),
+                1 => bytes.truncate(from),
+                2 if from < to => bytes[from..to].fill(0),
+                3 if from < to => bytes.copy_within(from / 8 * 8..to, from / 16 * 8),
+                4 => {
+                    let other = bytes_of(&env, &path_of(random.random_range(1..=newest)));
+                    let end = length.min(other.len());
+                    let start = from.min(end);
+                    bytes[start..end].copy_from_slice(&other[start..end]);
+                }
+                5 => bytes.extend_from_within(from..),
+                _ => {
+                    image.remove(&path).unwrap();
+                    continue;
+                }
+            }
+            image = with_bytes(&image, &path, &bytes);
+        }
+        let facts = if seed % 2 == 0 { &log.facts[..] } else { &[] };
+        match replayed(&image, facts) {
+            Ok(found) => {
+                found.prefix();
+                opened += 1;
+            }
+            Err(Error::Corruption { path, .. } | Error::MissingFile(path)) => {
+                assert!(path.starts_with(dir()), "seed {seed}");
+                refused += 1;
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+    assert!(opened > 50 && refused > 500, "{opened} opened, {refused} refused");
 }

@@ -1,6 +1,15 @@
 //! Full devices and failing syncs.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use treering_env::{CrashPolicy, Fault, FaultEnv, FaultKind, Op};
+
 use super::*;
+
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
 
 /// O3: a device that is full when a step is to be prepared refuses the batch and nothing else.
 #[test]
@@ -134,4 +143,138 @@ fn a_sync_point_of_an_older_segment_moves_no_watermark() {
     let bytes = bytes_of(&env, &path_of(2));
     let marker = usize::try_from(log.wal.end()).unwrap() - 56;
     assert_eq!(bytes[marker + 32..marker + 40], [0; 8], "the watermark is still zero");
+}
+
+/// WAL-04: whichever read, open or listing of a replay fails, the replay fails with that error and
+/// the file's name; the next one without a fault finds everything.
+#[test]
+fn every_failed_read_of_a_replay_is_an_error() {
+    let env = new_env();
+    let mut log = Log::new(&env);
+    log.append_synced(60);
+    let facts = log.facts.clone();
+    let plan = || {
+        let tail_policy = TailPolicy::TruncateUnwitnessed;
+        ReplayPlan { from_number: 1, facts: facts.clone(), tail_policy }
+    };
+    let faulty = FaultEnv::new(Arc::new(env.clone()));
+    let counter = faulty.add(Fault::new(FaultKind::Error(EIO)).skip(u64::MAX));
+    replay(&faulty, dir(), &plan(), &mut |_, _, _, _| Ok(())).unwrap();
+    let calls = counter.seen();
+    assert!(calls > 10, "{calls}");
+    for call in 1..=calls {
+        faulty.clear();
+        let fault = faulty.add(Fault::new(FaultKind::Error(EIO)).nth(call));
+        let error = replay(&faulty, dir(), &plan(), &mut |_, _, _, _| Ok(())).unwrap_err();
+        assert_eq!(fault.fired(), 1, "call {call}");
+        let Error::Io(error) = error else { panic!("call {call}: {error}") };
+        assert_eq!(error.errno(), Some(EIO), "call {call}");
+        assert!(error.path().starts_with(dir()), "call {call}");
+    }
+    assert_eq!(replayed(&env, &facts).unwrap().prefix(), 60);
+}
+
+/// WAL-27, WAL-28, WAL-29, WAL-30: an append that fails half-way, after its last byte, or not at all
+/// before it, stops the log; the record is there whole or not at all; what is acknowledged after
+/// the reopen is there, and no number is used twice.
+#[test]
+fn a_failed_append_is_whole_or_absent_and_hides_nothing_behind_it() {
+    let shorts = [1, 47, 48, 100, 300].map(|bytes| FaultKind::Short { bytes, errno: ENOSPC });
+    let others = [FaultKind::Error(EIO), FaultKind::ErrorAfter(EIO)];
+    for kind in shorts.into_iter().chain(others) {
+        let inner = new_env();
+        let faulty = FaultEnv::new(Arc::new(inner.clone()));
+        let mut log = Log::new(&inner);
+        log.append_synced(3);
+        let (facts, found) = (log.facts.clone(), replayed(&inner, &log.facts).unwrap());
+        log.wal.close().unwrap();
+        // The segment that fails is written through the faulty environment.
+        let spare = Spare::create(&faulty, dir(), 2, &OPTIONS).unwrap();
+        let mut facts: Vec<_> = facts;
+        let closed = replayed(&inner, &facts).unwrap().report;
+        facts.push(spare.fact(closed.next_wal_seq));
+        let mut wal = Wal::begin(spare, closed.predecessor, closed.next_wal_seq).unwrap();
+        faulty.add(Fault::new(kind).on(Op::Append).times(1));
+        let first = wal.append(&[&payload(found.prefix())]).unwrap_err().to_string();
+        assert_eq!(wal.append(&[b"later"]).unwrap_err().to_string(), first);
+        assert_eq!(wal.failure().unwrap().to_string(), first);
+        drop(wal);
+        // What a killed process left is made durable before the log goes on.
+        let image = inner.kill().crash(CrashPolicy::KeepAll);
+        let found = replayed(&image, &facts).unwrap();
+        assert!((3..=4).contains(&found.prefix()), "{kind:?}");
+        let mut log = Log::go_on(&image, &found, &facts).unwrap();
+        log.append_synced(3);
+        let all = log.next;
+        let image = image.crash(CrashPolicy::DropAll);
+        assert_eq!(replayed(&image, &log.facts).unwrap().prefix(), all, "{kind:?}");
+    }
+}
+
+/// Section 5, O3: a failed sync of a begun segment stops the log, whether it is the sync of a
+/// commit, of a step, or of a switch; a failed spare does not.
+#[test]
+fn failures_of_a_switch_stop_the_log_unless_only_the_spare_failed() {
+    for call in 1..12 {
+        let inner = new_env();
+        let faulty = FaultEnv::new(Arc::new(inner.clone()));
+        let spare = Spare::create(&faulty, dir(), 1, &OPTIONS).unwrap();
+        let facts = vec![spare.fact(1)];
+        let mut wal = Wal::begin(spare, None, 1).unwrap();
+        wal.append(&[&payload(0)]).unwrap();
+        faulty.add(Fault::new(FaultKind::Error(EIO)).nth(call));
+        let result = match Spare::create(&faulty, dir(), 2, &OPTIONS) {
+            Err(_) => {
+                assert!(wal.failure().is_none(), "call {call}: only the spare failed");
+                continue;
+            }
+            Ok(spare) => wal.rotate(spare),
+        };
+        if let Err(error) = result {
+            assert_eq!(wal.failure().unwrap().to_string(), error.to_string(), "call {call}");
+            assert!(wal.append(&[b"later"]).is_err());
+        } else {
+            let _either = wal.append(&[&payload(1)]);
+        }
+        drop(wal);
+        let count = replayed(&inner.kill(), &facts).unwrap().prefix();
+        assert!(count >= 1, "call {call}");
+    }
+}
+
+/// WAL-31: appends, syncs and switches from several threads leave whole records in order, and all
+/// that a successful sync covered is there after a power loss.
+#[test]
+fn threads_that_append_sync_and_switch_leave_a_clean_log() {
+    let env = new_env();
+    let log = Mutex::new(Log::new(&env));
+    let synced = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (log, synced) = (&log, &synced);
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let (point, next) = {
+                        let mut log = log.lock();
+                        log.append().unwrap();
+                        (log.wal.sync_point(), log.next)
+                    };
+                    if round % 3 == thread {
+                        point.sync().unwrap();
+                        log.lock().wal.note_synced(&point);
+                        synced.fetch_max(next, Ordering::SeqCst);
+                    }
+                    let job = log.lock().wal.prepare_ahead();
+                    if let Some(job) = job {
+                        let outcome = job.run();
+                        log.lock().wal.note_prepared(&job, outcome).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let log = log.into_inner();
+    assert_eq!(replayed(&env.kill(), &log.facts).unwrap().prefix(), 180);
+    let image = env.crash(CrashPolicy::DropAll);
+    assert!(replayed(&image, &log.facts).unwrap().prefix() >= synced.into_inner());
 }
