@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Handle;
 use super::background::Patience;
+use super::{Handle, Shared};
 use crate::Result;
 
 impl Handle {
@@ -18,6 +18,7 @@ impl Handle {
             shared.run_due(Patience::BackOff);
         }
         shared.stop_threads(std::mem::take(&mut *threads));
+        shared.wait_for_jobs();
         let ended = {
             // Everyone who is queued is refused; who has appended publishes first.
             let _baton = shared.queue.baton();
@@ -29,5 +30,19 @@ impl Handle {
         shared.wake_all();
         drop(shared.lock.lock().take());
         shared.check_poison().and(ended)
+    }
+}
+
+impl Shared {
+    /// Waits for jobs and edits on other callers' threads: nothing may touch the files once the
+    /// lock is given back. They see that the database closes and give up soon.
+    fn wait_for_jobs(&self) {
+        {
+            let mut state = self.state.lock();
+            while state.flush.running > 0 || state.compaction.running > 0 {
+                self.changed.wait(&mut state);
+            }
+        }
+        drop(self.versions.lock());
     }
 }

@@ -10,7 +10,7 @@
 //! 6. What the new manifest does not name is removed: tables, old logs and manifests of ours.
 //!    Names that are not ours are never touched.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,7 @@ use crate::record::RecordReader;
 use crate::stats::{Counters, RecoveryReport};
 use crate::table::BlockCache;
 use crate::table_cache::TableCache;
-use crate::version::{FamilyId, FamilyLog, VersionEdit, VersionSet};
+use crate::version::{FamilyId, FamilyLog, LEVELS, VersionEdit, VersionSet};
 use crate::wal::{Spare, Wal, WalOptions};
 use crate::{CfOptions, Clock, Error, Options, Result, SystemClock};
 
@@ -214,8 +214,43 @@ impl Opening {
             return Ok(Recovered::nothing());
         }
         let DbBuilder { env, path, options: db, .. } = &self.builder;
-        let recovery = Recovery::new(&**env, path, tables, &self.versions, options);
-        recovery.run(db.tail_policy)
+        let recover = || {
+            let recovery = Recovery::new(&**env, path, tables, &self.versions, options);
+            recovery.run(db.tail_policy)
+        };
+        match recover() {
+            Err(Error::NoSpace(_)) if self.make_space()? => recover(),
+            other => other,
+        }
+    }
+
+    /// Removes, on a full device, what the durable manifest and its logs do not need; whether
+    /// there was anything. If the manifest has an end that was left out, tables stay: an edit
+    /// there may name them and surface at the next open.
+    fn make_space(&self) -> Result<bool> {
+        let DbBuilder { env, path, .. } = &self.builder;
+        let (manifest, _) = self.versions.manifest();
+        let mut needed = HashSet::new();
+        for family in self.versions.families() {
+            for level in 0..LEVELS {
+                needed.extend(family.current.files(level).iter().map(|file| file.number));
+            }
+        }
+        let tables_may_go = self.versions.cut().is_none();
+        let floor = self.versions.log_floor();
+        let mut freed = false;
+        for DirEntry { name, is_dir } in env.list(path)? {
+            let Some(file) = FileName::parse(&name).filter(|_| !is_dir) else { continue };
+            let is_left_over = match file {
+                FileName::Table(number) => tables_may_go && !needed.contains(&number),
+                FileName::Manifest(number) => manifest.is_some_and(|current| number != current),
+                FileName::Log(number) => number < floor,
+                FileName::CurrentTemp => true,
+                FileName::Current | FileName::Lock => false,
+            };
+            freed |= is_left_over && env.remove(&file.path(path)).is_ok();
+        }
+        Ok(freed)
     }
 
     /// Steps 4 and 5: makes what was recovered durable, as the new state.

@@ -86,9 +86,7 @@ impl TableCursor {
     }
 
     fn load(&mut self, handle: BlockHandle) -> Result<Arc<Block>> {
-        let cached =
-            if self.fill_cache { self.table.cached(handle) } else { self.table.peek(handle) };
-        if let Some(block) = cached {
+        if let Some(block) = self.table.cached(handle) {
             return Ok(block);
         }
         if let Some((offset, len)) = self.ahead.next(handle, self.table.footer().filter.offset) {
