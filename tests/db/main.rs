@@ -4,5 +4,12 @@
 //! depends on threads is in `threads`.
 
 mod basics;
+mod costs;
+mod families;
+mod multi_get;
+mod opening;
+mod poison;
 mod reopen;
+mod snapshots;
 mod support;
+mod threads;

@@ -1,0 +1,249 @@
+//! `multi_get`: the same answers as single reads, from fewer and parallel block reads.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use treering_env::{Count, CountEnv, Fault, FaultEnv, FaultKind, MemEnv, Op};
+use treering_lsm::{Db, Error, Options, ReadOptions};
+
+use crate::support::{open_new, small, try_open};
+
+fn found(answer: &Result<Option<Bytes>, Error>) -> Option<String> {
+    answer.as_ref().unwrap().as_ref().map(|value| String::from_utf8(value.to_vec()).unwrap())
+}
+
+/// Options under which nothing is cached, so that every block is read.
+fn uncached() -> Options {
+    Options { block_cache_size: 0, ..small() }
+}
+
+/// MGET-01, MGET-07, MGET-08
+#[test]
+fn answers_equal_those_of_single_reads_and_iterators_in_any_state() {
+    for seed in [21, 22, 23] {
+        let mut random = StdRng::seed_from_u64(seed);
+        let options = if seed == 22 { uncached() } else { small() };
+        let (_env, db) = open_new(options);
+        let mut snapshots = Vec::new();
+        for step in 0..4000 {
+            let key = format!("key{:04}", random.random_range(0..1000));
+            match random.random_range(0..5) {
+                0 => db.delete(&key).unwrap(),
+                _ => db.put(&key, format!("{step}{}", "m".repeat(25))).unwrap(),
+            }
+            match random.random_range(0..500) {
+                0 => db.flush().unwrap(),
+                1 => snapshots.push(db.snapshot()),
+                _ => {}
+            }
+        }
+        for size in [0, 1, 2, 31, 32, 33, 64, 257, 1000, 5000] {
+            let key = |random: &mut StdRng| match random.random_range(0..20) {
+                0 => String::new(),
+                1 => "zzz".to_owned(),
+                2 => "key0999".to_owned(),
+                _ => format!("key{:04}", random.random_range(0..1100)),
+            };
+            let keys: Vec<String> = (0..size).map(|_| key(&mut random)).collect();
+            let answers = db.multi_get(&keys);
+            assert_eq!(answers.len(), size);
+            for (key, answer) in keys.iter().zip(&answers) {
+                assert_eq!(found(answer), found(&db.get(key)), "seed {seed}, {key}");
+            }
+            for snapshot in &snapshots {
+                let mut cursor = snapshot.cursor().unwrap();
+                for (key, answer) in keys.iter().zip(snapshot.multi_get(&keys)) {
+                    assert_eq!(found(&answer), found(&snapshot.get(key)), "seed {seed}, {key}");
+                    cursor.seek(key).unwrap();
+                    let at_key = cursor.key() == Some(key.as_bytes());
+                    assert_eq!(found(&answer).is_some(), at_key, "seed {seed}, {key}");
+                }
+            }
+        }
+    }
+}
+
+/// MGET-01
+#[test]
+fn duplicates_get_one_answer_and_one_read_also_at_the_ends_of_tables() {
+    let count = CountEnv::new(Arc::new(MemEnv::new()));
+    let db = try_open(Arc::new(count.clone()), uncached()).unwrap();
+    for i in 0..300 {
+        db.put(format!("key{i:04}"), format!("value {i}")).unwrap();
+    }
+    db.compact_range::<&str>(..).unwrap();
+    for i in [0, 150, 299] {
+        let key = format!("key{i:04}");
+        db.get(&key).unwrap();
+        let before = count.counts();
+        let answers = db.multi_get(vec![&key; 64]);
+        assert_eq!(answers.len(), 64);
+        assert!(answers.iter().all(|a| found(a).as_deref() == Some(&*format!("value {i}"))));
+        assert_eq!(count.counts().since(&before).of(Op::Read).calls, 1);
+    }
+}
+
+/// MGET-08, MGET-10
+#[test]
+fn an_empty_call_does_no_io_and_others_read_each_block_once_through_the_queue() {
+    let count = CountEnv::new(Arc::new(MemEnv::new()));
+    let db = try_open(Arc::new(count.clone()), uncached()).unwrap();
+    let mut order: Vec<u32> = (0..3000).collect();
+    order.shuffle(&mut StdRng::seed_from_u64(5));
+    for i in &order {
+        db.put(format!("key{i:05}"), format!("value {i}")).unwrap();
+    }
+    let keys: Vec<String> = (0..3000).map(|i| format!("key{i:05}")).collect();
+    // The tables are open after this, so only data blocks are read below.
+    assert!(db.multi_get(&keys).iter().all(Result::is_ok));
+    let reads = |call: &dyn Fn()| -> Count {
+        let before = count.counts();
+        call();
+        count.counts().since(&before).of(Op::Read)
+    };
+    let none = reads(&|| {
+        assert!(db.multi_get::<&str>([]).is_empty());
+    });
+    assert_eq!(none.calls, 0);
+    let all = reads(&|| {
+        let options = ReadOptions { fill_cache: false };
+        assert!(db.multi_get_opt(&keys, &options).iter().all(|answer| found(answer).is_some()));
+    });
+    assert_eq!(all.queued, all.calls, "every block is read through the queue");
+    let stats = db.stats();
+    let bytes: u64 = stats.families[0].levels.iter().map(|level| level.bytes).sum();
+    assert!(all.bytes <= bytes, "{} bytes read of {bytes}: a block was read twice", all.bytes);
+    assert!(all.calls > 100, "{all:?}");
+    let few = reads(&|| {
+        let some: Vec<&String> = keys.iter().step_by(100).collect();
+        assert_eq!(db.multi_get(&some).len(), 30);
+        let snapshot = db.snapshot();
+        assert_eq!(snapshot.multi_get(&some).len(), 30);
+        let family = db.column_family("default").unwrap();
+        assert_eq!(db.multi_get_in(some.iter().map(|key| (&family, key))).len(), 30);
+        assert_eq!(family.multi_get(&some).len(), 30);
+    });
+    assert_eq!(few.queued, few.calls, "no way to look up many keys is a loop of single reads");
+}
+
+#[test]
+fn a_call_far_larger_than_what_is_in_work_at_once_is_answered_in_full() {
+    let (_env, db) = open_new(small());
+    for i in 0..500 {
+        db.put(format!("key{i:04}"), i.to_string()).unwrap();
+    }
+    db.flush().unwrap();
+    let keys: Vec<String> = (0..100_000).map(|i| format!("key{:04}", (i * 7) % 600)).collect();
+    for (key, answer) in keys.iter().zip(db.multi_get(&keys)) {
+        let number: u32 = key[3..].parse().unwrap();
+        let expected = (number < 500).then(|| number.to_string());
+        assert_eq!(found(&answer), expected, "{key}");
+    }
+}
+
+/// A database with an older version of every key in a deep level and a newer one above it.
+fn two_levels(env: Arc<FaultEnv>) -> Db {
+    let db = try_open(env, uncached()).unwrap();
+    for i in 0..64 {
+        db.put(format!("key{i:02}"), format!("old {i}{}", "o".repeat(60))).unwrap();
+    }
+    db.compact_range::<&str>(..).unwrap();
+    for i in 0..64 {
+        db.put(format!("key{i:02}"), format!("new {i}{}", "n".repeat(60))).unwrap();
+    }
+    db.flush().unwrap();
+    db
+}
+
+/// MGET-03, MGET-04
+#[test]
+fn a_block_that_fails_fails_its_keys_and_never_shows_an_older_version() {
+    for kind in [FaultKind::Error(5), FaultKind::FlipBit(100)] {
+        let faults = Arc::new(FaultEnv::new(Arc::new(MemEnv::new())));
+        let db = two_levels(Arc::clone(&faults));
+        let keys: Vec<String> = (0..64).map(|i| format!("key{i:02}")).collect();
+        let right: Vec<Option<String>> = db.multi_get(&keys).iter().map(found).collect();
+        assert!(right.iter().all(|value| value.as_ref().unwrap().starts_with("new ")));
+        let mut failed = BTreeSet::new();
+        for nth in 1.. {
+            let fault = faults.add(Fault::new(kind).on(Op::Read).path(".sst").nth(nth));
+            let answers = db.multi_get(&keys);
+            let fired = fault.fired();
+            fault.remove();
+            if fired == 0 {
+                break;
+            }
+            let mut broken = 0;
+            for (index, answer) in answers.iter().enumerate() {
+                match answer {
+                    Ok(_) => assert_eq!(found(answer), right[index], "{kind:?}, read {nth}"),
+                    Err(error) => {
+                        broken += 1;
+                        failed.insert(index);
+                        assert!(error.to_string().contains(".sst"), "{error}");
+                    }
+                }
+            }
+            assert!((1..32).contains(&broken), "{kind:?}, read {nth}: {broken} keys failed");
+        }
+        assert_eq!(failed.len(), 64, "{kind:?}: every key's block failed once");
+    }
+}
+
+/// MGET-03: the table above cannot be opened at all.
+#[test]
+fn a_table_that_cannot_be_opened_fails_its_keys_and_no_others() {
+    let faults = Arc::new(FaultEnv::new(Arc::new(MemEnv::new())));
+    let db = two_levels(Arc::clone(&faults));
+    for i in 0..8 {
+        db.put(format!("other{i}"), "x".repeat(60)).unwrap();
+    }
+    db.flush().unwrap();
+    db.close().unwrap();
+    drop(db);
+    let opens = Fault::new(FaultKind::Error(24)).on(Op::Open).path(".sst");
+    let env: Arc<dyn treering_env::Env> = faults.clone();
+    let db = try_open(env, uncached()).unwrap();
+    let keys: Vec<String> = (0..64).map(|i| format!("key{i:02}")).collect();
+    let fault = faults.add(opens.times(1));
+    let answers = db.multi_get(&keys);
+    assert_eq!(fault.fired(), 1);
+    let broken = answers.iter().filter(|answer| answer.is_err()).count();
+    assert!(broken >= 1, "the first key needed the table that could not be opened");
+    for answer in answers.iter().filter(|answer| answer.is_ok()) {
+        assert!(found(answer).unwrap().starts_with("new "));
+    }
+    assert!(db.multi_get(&keys).iter().all(|a| found(a).unwrap().starts_with("new ")));
+}
+
+/// MGET-05
+#[test]
+fn keys_of_several_families_in_any_order_get_their_own_answers() {
+    let (_env, db) = open_new(uncached());
+    let names = ["a", "b", "empty"];
+    let families: Vec<_> =
+        names.iter().map(|name| db.create_column_family(name, small().cf).unwrap()).collect();
+    for i in 0..400 {
+        families[0].put(format!("key{i:03}"), format!("a{i}")).unwrap();
+        families[1].put(format!("key{i:03}"), format!("b{i}")).unwrap();
+    }
+    db.flush().unwrap();
+    let mut asked: Vec<(usize, usize)> =
+        (0..3).flat_map(|f| (0..400).map(move |i| (f, i))).collect();
+    asked.shuffle(&mut StdRng::seed_from_u64(3));
+    let dropped = db.create_column_family("dropped", small().cf).unwrap();
+    db.drop_column_family(&dropped).unwrap();
+    let mut keys: Vec<_> =
+        asked.iter().map(|(f, i)| (&families[*f], format!("key{i:03}"))).collect();
+    keys.insert(17, (&dropped, "key001".to_owned()));
+    let mut answers = db.multi_get_in(keys);
+    assert!(matches!(answers.remove(17), Err(Error::FamilyDropped)));
+    for ((family, i), answer) in asked.iter().zip(&answers) {
+        let expected = ["a", "b"].get(*family).map(|name| format!("{name}{i}"));
+        assert_eq!(found(answer), expected);
+    }
+}
