@@ -20,6 +20,11 @@ mod writes;
 
 pub use durability::{DURABILITY, DurabilityCase, PowerLoss, durability};
 
+/// The page's example is compiled and run as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/env.md")]
+struct EnvPage;
+
 /// What a case works with: an environment and an empty directory in it.
 #[derive(Debug)]
 pub struct Site {

@@ -33,7 +33,7 @@ pub use env::{
 };
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use hint::prefetch_cache_line;
-pub use mem::{Choice, CrashPolicy, MemEnv, Subject, When};
+pub use mem::{CrashChoice, CrashPolicy, CrashSubject, MemEnv, When};
 pub use posix::{BatchReads, PosixEnv, PosixEnvBuilder};
 #[cfg(target_os = "linux")]
 pub use probe::{Diagnosis, NowaitMiss, probe};

@@ -30,7 +30,7 @@ mod names;
 mod tests;
 mod volume;
 
-pub use crash::{Choice, CrashPolicy, Subject};
+pub use crash::{CrashChoice, CrashPolicy, CrashSubject};
 pub use volume::When;
 
 #[cfg(feature = "test-util")]
@@ -90,7 +90,7 @@ impl MemEnv {
     /// # Panics
     /// If it returns a larger number.
     #[must_use]
-    pub fn crash_with(&self, mut choose: impl FnMut(&Choice<'_>) -> usize) -> MemEnv {
+    pub fn crash_with(&self, mut choose: impl FnMut(&CrashChoice<'_>) -> usize) -> MemEnv {
         let volume = self.shared.volume.read();
         let (sequences, _) = crash::unsynced(&volume.names);
         Self::image(&volume, &sequences, &mut choose)
@@ -99,7 +99,7 @@ impl MemEnv {
     fn image(
         volume: &Volume,
         sequences: &[u64],
-        choose: &mut dyn FnMut(&Choice<'_>) -> usize,
+        choose: &mut dyn FnMut(&CrashChoice<'_>) -> usize,
     ) -> MemEnv {
         let names = crash::image(&volume.names, sequences, choose);
         let next = (volume.peek_inode(), volume.peek_sequence());

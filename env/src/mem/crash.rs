@@ -57,9 +57,9 @@ impl CrashPolicy {
     }
 }
 
-/// What a [`Choice`] is about.
+/// What a [`CrashChoice`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Subject {
+pub enum CrashSubject {
     /// The content of the sector of this number (of 512 bytes, from the start of the file).
     Sector(u64),
     /// The length of a file.
@@ -75,9 +75,9 @@ pub enum Subject {
 ///
 /// Version 0 is the durable one; version `i` is the one after `operations[i - 1]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice<'a> {
+pub struct CrashChoice<'a> {
     /// What it is.
-    pub subject: Subject,
+    pub subject: CrashSubject,
     /// The name, or the path the file was created by.
     pub path: &'a Path,
     /// The operations that made the versions, oldest first, as positions among all `total`
@@ -91,7 +91,7 @@ pub struct Choice<'a> {
 pub(super) fn chooser(
     policy: CrashPolicy,
     newest_write: Option<usize>,
-) -> Box<dyn FnMut(&Choice<'_>) -> usize> {
+) -> Box<dyn FnMut(&CrashChoice<'_>) -> usize> {
     match policy {
         CrashPolicy::DropAll => Box::new(|_| 0),
         CrashPolicy::KeepAll => Box::new(newest),
@@ -105,11 +105,11 @@ pub(super) fn chooser(
         CrashPolicy::NamesFirst => Box::new(|c| if is_name(c) { newest(c) } else { 0 }),
         CrashPolicy::NamesLast => Box::new(|c| if is_name(c) { 0 } else { newest(c) }),
         CrashPolicy::SizeFirst => Box::new(|c| match c.subject {
-            Subject::Sector(_) => 0,
-            Subject::Length | Subject::Name { .. } => newest(c),
+            CrashSubject::Sector(_) => 0,
+            CrashSubject::Length | CrashSubject::Name { .. } => newest(c),
         }),
         CrashPolicy::UnlinkEarly => Box::new(|c| match c.subject {
-            Subject::Name { removed: true } => newest(c),
+            CrashSubject::Name { removed: true } => newest(c),
             _ => 0,
         }),
         CrashPolicy::Tear(seed) => {
@@ -125,7 +125,7 @@ pub(super) fn chooser(
 
 /// A free choice, with a bias that differs from seed to seed: images in which nearly everything
 /// or nearly nothing survives find other faults than those in the middle.
-fn seeded(seed: u64) -> Box<dyn FnMut(&Choice<'_>) -> usize> {
+fn seeded(seed: u64) -> Box<dyn FnMut(&CrashChoice<'_>) -> usize> {
     let mut random = Random::new(seed);
     let keep_percent = [5, 30, 50, 70, 95][pick(&mut random, 5)];
     Box::new(move |c| match random.below(4) {
@@ -135,12 +135,12 @@ fn seeded(seed: u64) -> Box<dyn FnMut(&Choice<'_>) -> usize> {
     })
 }
 
-fn newest(choice: &Choice<'_>) -> usize {
+fn newest(choice: &CrashChoice<'_>) -> usize {
     choice.operations.len()
 }
 
-fn is_name(choice: &Choice<'_>) -> bool {
-    matches!(choice.subject, Subject::Name { .. })
+fn is_name(choice: &CrashChoice<'_>) -> bool {
+    matches!(choice.subject, CrashSubject::Name { .. })
 }
 
 fn pick(random: &mut Random, below: usize) -> usize {
@@ -200,10 +200,10 @@ fn every_inode(names: &Namespace) -> BTreeMap<u64, Arc<Inode>> {
 pub(super) fn image(
     names: &Namespace,
     sequences: &[u64],
-    choose: &mut dyn FnMut(&Choice<'_>) -> usize,
+    choose: &mut dyn FnMut(&CrashChoice<'_>) -> usize,
 ) -> Namespace {
     let total = sequences.len();
-    let mut pick = |subject: Subject, path: &Path, made_by: &[u64]| {
+    let mut pick = |subject: CrashSubject, path: &Path, made_by: &[u64]| {
         let positions: Vec<usize> =
             made_by.iter().map(|s| sequences.partition_point(|other| other < s)).collect();
         let version = choose(&choice(subject, path, &positions, total));
@@ -243,7 +243,7 @@ pub(super) fn image(
 
 fn surviving_names(
     names: &Namespace,
-    pick: &mut dyn FnMut(Subject, &Path, &[u64]) -> usize,
+    pick: &mut dyn FnMut(CrashSubject, &Path, &[u64]) -> usize,
 ) -> BTreeMap<DirId, Names> {
     let mut histories: BTreeMap<(DirId, OsString), Vec<&NameOp>> = BTreeMap::new();
     for op in &names.pending {
@@ -253,7 +253,7 @@ fn surviving_names(
     for (key, history) in &histories {
         let sequences: Vec<u64> = history.iter().map(|op| op.sequence).collect();
         let newest = history.last().expect("a history has an operation");
-        let subject = Subject::Name { removed: newest.node.is_none() };
+        let subject = CrashSubject::Name { removed: newest.node.is_none() };
         kept.insert(key.clone(), pick(subject, &newest.path, &sequences));
     }
     while drop_unfounded(&histories, &mut kept) {}

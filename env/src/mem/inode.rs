@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::content::{Content, index};
-use super::crash::{Choice, Subject};
+use super::crash::{CrashChoice, CrashSubject};
 
 /// The unit in which a power loss keeps or loses unsynced bytes.
 const SECTOR_BYTES: usize = 512;
@@ -158,7 +158,7 @@ impl FileData {
     pub(super) fn survivor(
         &self,
         path: &Path,
-        pick: &mut dyn FnMut(Subject, &Path, &[u64]) -> usize,
+        pick: &mut dyn FnMut(CrashSubject, &Path, &[u64]) -> usize,
     ) -> Arc<Content> {
         if self.pending.is_empty() {
             return Arc::clone(&self.durable);
@@ -169,7 +169,7 @@ impl FileData {
         let mut all_new = length == self.current.len();
         for (sector, touching) in self.touched_sectors() {
             let sequences: Vec<u64> = touching.iter().map(|i| self.pending[*i].sequence).collect();
-            let mut version = pick(Subject::Sector(sector), path, &sequences);
+            let mut version = pick(CrashSubject::Sector(sector), path, &sequences);
             // A cut that decides the length has also dropped the bytes it cut off.
             let cut =
                 |i: &usize| matches!(self.pending[*i].change, Change::SetLen(_)) && *i < steps;
@@ -202,7 +202,7 @@ impl FileData {
     fn surviving_length(
         &self,
         path: &Path,
-        pick: &mut dyn FnMut(Subject, &Path, &[u64]) -> usize,
+        pick: &mut dyn FnMut(CrashSubject, &Path, &[u64]) -> usize,
     ) -> (u64, usize) {
         let mut lengths = vec![(self.durable.len(), 0)];
         let mut sequences = Vec::new();
@@ -223,7 +223,7 @@ impl FileData {
         if sequences.is_empty() {
             return lengths[0];
         }
-        lengths[pick(Subject::Length, path, &sequences)]
+        lengths[pick(CrashSubject::Length, path, &sequences)]
     }
 
     /// For each sector that has versions: the positions of the changes that made them.
@@ -279,10 +279,10 @@ impl FileData {
 
 /// The form in which crash choices reach the chooser: what, whose, made by which operations.
 pub(super) fn choice<'a>(
-    subject: Subject,
+    subject: CrashSubject,
     path: &'a Path,
     operations: &'a [usize],
     total: usize,
-) -> Choice<'a> {
-    Choice { subject, path, operations, total }
+) -> CrashChoice<'a> {
+    CrashChoice { subject, path, operations, total }
 }
