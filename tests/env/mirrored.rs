@@ -269,7 +269,7 @@ pub(crate) fn evict(path: &Path) {
     drop(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed));
 }
 
-fn posix(batch_reads: BatchReads, scratch: &Scratch) -> Side {
+pub(crate) fn posix(batch_reads: BatchReads, scratch: &Scratch) -> Side {
     let env = PosixEnv::builder().batch_reads(batch_reads).build().unwrap();
     Side { env: Arc::new(env), root: scratch.dir(), on_disk: true }
 }

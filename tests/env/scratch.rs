@@ -13,7 +13,9 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) fn new() -> Self {
-        let root = tempfile::tempdir().expect("the test machine has a temporary directory");
+        // Beside the build, because a temporary directory is often in memory.
+        let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+            .expect("the build directory can be written");
         Self { root, next: AtomicU32::new(0) }
     }
 

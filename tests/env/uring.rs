@@ -1,85 +1,136 @@
-//! The conformance suite over io_uring: with defaults, past the page cache, with every read on a
-//! ring, and with rings that are too few and too small.
+//! The same suite and the same mirrored runs on io_uring, on the kernel's own rings.
+//!
+//! Each run asserts that a ring was really used: a test that ran on plain calls proves nothing
+//! about rings. Where io_uring cannot be set up the tests say so on standard error; with
+//! `TREERING_REQUIRE_IO_URING` set they fail instead.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use treering_env::{
-    Access, CountEnv, Env, ErrorKind, IoUringEnv, IoUringEnvBuilder, MirrorEnv, PosixEnv,
-    conformance,
+    BatchReads, CountEnv, Env, EnvReport, FaultEnv, IoUringEnv, IoUringEnvBuilder, MemEnv,
+    MirrorEnv, PosixEnv, conformance,
 };
 
+use crate::mirrored::{self, Side};
 use crate::scratch::Scratch;
+use crate::suite::{is_supported, run_on_disk, skipped};
+use crate::user::UserEnv;
 
-fn uring(change: impl FnOnce(IoUringEnvBuilder) -> IoUringEnvBuilder) -> Arc<dyn Env> {
+/// The environment, or `None` where this machine has no io_uring.
+fn uring(change: impl FnOnce(IoUringEnvBuilder) -> IoUringEnvBuilder) -> Option<Arc<dyn Env>> {
     match change(IoUringEnv::builder()).build() {
-        Ok(env) => Arc::new(env),
-        Err(cause) => panic!("this test needs a machine that allows io_uring\n{cause}"),
+        Ok(env) => Some(Arc::new(env)),
+        Err(cause) => {
+            assert!(
+                std::env::var_os("TREERING_REQUIRE_IO_URING").is_none(),
+                "io_uring is required here: {cause}"
+            );
+            skipped(&format!("io_uring cannot be used here: {cause}"));
+            None
+        }
     }
 }
 
-/// Runs the suite; what the rings did must add up, and they must have done something if
-/// `reads_on_rings`.
-fn run_on_disk(env: &Arc<dyn Env>, reads_on_rings: bool) {
-    let scratch = Scratch::new();
-    conformance::run(|| (Arc::clone(env), scratch.dir()));
-    let report = env.report();
+/// What the rings did adds up, and it is something.
+fn assert_rings_were_used(report: &EnvReport) {
     assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
     assert_eq!(report.counter("ring_retired"), 0, "{report}");
-    if reads_on_rings {
-        assert!(report.counter("ring_reads") > 0, "{report}");
-        assert!(report.counter("in_flight_peak") > 1, "{report}");
-    }
+    assert!(report.counter("ring_reads") > 0, "no read went through a ring:\n{report}");
+    assert!(report.counter("in_flight_peak") > 1, "never two reads at once:\n{report}");
 }
 
 #[test]
 fn io_uring_env_conforms() {
-    run_on_disk(&uring(|builder| builder), false);
+    let Some(env) = uring(|builder| builder) else { return };
+    run_on_disk(&env);
 }
 
 /// URING-28
 #[test]
 fn io_uring_env_with_every_queued_read_on_a_ring_conforms() {
-    run_on_disk(&uring(|builder| builder.nowait(false)), true);
+    let Some(env) = uring(|builder| builder.nowait(false)) else { return };
+    run_on_disk(&env);
+    assert_rings_were_used(&env.report());
 }
 
-/// URING-06, URING-27
+/// URING-06, URING-27: one small ring for many queues, and more requests than it has entries.
 #[test]
 fn io_uring_env_with_one_small_ring_conforms() {
-    run_on_disk(&uring(|builder| builder.nowait(false).rings(1).ring_entries(8)), true);
+    let small = |builder: IoUringEnvBuilder| {
+        builder.ring_entries(8).rings(1).max_in_flight(5).nowait(false)
+    };
+    let Some(env) = uring(small) else { return };
+    run_on_disk(&env);
+    assert_rings_were_used(&env.report());
 }
 
 #[test]
-fn io_uring_env_with_direct_reads_conforms() {
-    let env = uring(|builder| builder.direct_reads(true).direct_writes(true));
-    let scratch = Scratch::new();
-    let path = scratch.dir().join("probe");
-    std::fs::write(&path, b"x").expect("the scratch directory can be written");
-    match env.open(&path, Access::Random) {
-        Err(error) if error.kind() == ErrorKind::Unsupported => {
-            println!("SKIPPED: no direct reads on the file system of {}", path.display());
-        }
-        _ => run_on_disk(&env, true),
+fn io_uring_env_with_direct_files_conforms() {
+    let Some(env) = uring(|builder| builder.direct_reads(true).direct_writes(true)) else { return };
+    if is_supported("direct reading", &env) {
+        run_on_disk(&env);
+        assert_rings_were_used(&env.report());
     }
 }
 
-/// ENV-11: our own wrappers forward to the ring queue.
+/// ENV-11: queues are forwarded, so that reads through wrappers reach the rings.
 #[test]
-fn wrappers_over_io_uring_conform_and_keep_their_reads_on_the_ring() {
-    let inner = uring(|builder| builder.nowait(false));
-    let counted: Arc<dyn Env> = Arc::new(CountEnv::new(Arc::clone(&inner)));
-    let scratch = Scratch::new();
-    conformance::run(|| (Arc::clone(&counted), scratch.dir()));
-    assert!(inner.report().counter("ring_reads") > 0, "{}", inner.report());
+fn wrappers_over_io_uring_conform_and_reach_the_rings() {
+    let Some(inner) = uring(|builder| builder.nowait(false)) else { return };
+    let fault = Arc::new(FaultEnv::new(inner));
+    let env: Arc<dyn Env> = Arc::new(CountEnv::new(fault));
+    run_on_disk(&env);
+    assert_rings_were_used(&env.report());
 }
 
-/// ENV-11: every call that the suite makes has the same answer with and without rings.
+/// ENV-11: without forwarded queues everything is right and no ring is used.
 #[test]
-fn a_mirror_of_io_uring_and_posix_conforms_and_finds_no_difference() {
-    let (ours, theirs) = (Scratch::new(), Scratch::new());
-    let env = uring(|builder| builder.nowait(false));
+fn a_users_wrapper_over_io_uring_conforms_one_deep() {
+    let Some(inner) = uring(|builder| builder.nowait(false)) else { return };
+    let env: Arc<dyn Env> = Arc::new(UserEnv::new(inner));
+    run_on_disk(&env);
+    assert!(env.report().to_string().contains("serial"));
+}
+
+/// ENV-11: every call that the suite makes has the same answer from plain calls and from rings.
+#[test]
+fn a_mirror_of_posix_and_io_uring_conforms_and_finds_no_difference() {
+    let Some(ring) = uring(|builder| builder.nowait(false)) else { return };
+    let scratch = Scratch::new();
     conformance::run(|| {
-        let posix: Arc<dyn Env> = Arc::new(PosixEnv::new());
-        let mirror = MirrorEnv::new((Arc::clone(&env), ours.dir()), (posix, theirs.dir()));
-        (Arc::new(mirror), std::path::PathBuf::new())
+        let plain: Arc<dyn Env> = Arc::new(PosixEnv::new());
+        let sides = [(plain, scratch.dir()), (Arc::clone(&ring), scratch.dir())];
+        let [first, second] = sides;
+        (Arc::new(MirrorEnv::new(first, second)), PathBuf::new())
     });
+    assert_rings_were_used(&ring.report());
+}
+
+/// ENV-14: the long run. Files are dropped from the page cache again and again, so that queues
+/// meet hits, misses and short prefixes in one batch.
+#[test]
+fn posix_and_io_uring_agree() {
+    let Some(env) = uring(|builder| builder) else { return };
+    let scratch = Scratch::new();
+    let ring = Side { env: Arc::clone(&env), root: scratch.dir(), on_disk: true };
+    mirrored::run(100, [mirrored::posix(BatchReads::Serial, &scratch), ring]);
+    assert_rings_were_used(&env.report());
+}
+
+/// ENV-14: the other side is memory, this side reads past the page cache through little room.
+#[test]
+fn memory_and_direct_io_uring_agree() {
+    let direct = |builder: IoUringEnvBuilder| {
+        builder.direct_reads(true).ring_entries(16).rings(2).max_in_flight(7)
+    };
+    let Some(env) = uring(direct) else { return };
+    if !is_supported("direct reading", &env) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let ring = Side { env: Arc::clone(&env), root: scratch.dir(), on_disk: true };
+    let memory = Side { env: Arc::new(MemEnv::new()), root: PathBuf::new(), on_disk: false };
+    mirrored::run(60, [memory, ring]);
+    assert_rings_were_used(&env.report());
 }
