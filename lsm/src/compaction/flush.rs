@@ -27,10 +27,10 @@ pub(crate) fn write_table(
     let mut entries = 0_u64;
     memtable.seek_to_first()?;
     while memtable.valid() {
-        if entries % STOP_INTERVAL == 0 {
-            if let Some(error) = (context.should_stop)() {
-                return Err(error);
-            }
+        if entries.is_multiple_of(STOP_INTERVAL)
+            && let Some(error) = (context.should_stop)()
+        {
+            return Err(error);
         }
         entries += 1;
         let parsed = key::parse(memtable.key()).expect("a memtable holds whole internal keys");

@@ -102,14 +102,14 @@ impl<'a> CompactionJob<'a> {
             grandparents: Grandparents::new(&compaction.grandparents, context.options),
             table_size: context.options.table_size,
         };
-        let mut entries_read = 0;
+        let mut entries_read = 0_u64;
         let mut previous = Vec::new();
         merged.seek_to_first()?;
         while merged.valid() {
-            if entries_read % STOP_INTERVAL == 0 {
-                if let Some(error) = (context.should_stop)() {
-                    return Err(error);
-                }
+            if entries_read.is_multiple_of(STOP_INTERVAL)
+                && let Some(error) = (context.should_stop)()
+            {
+                return Err(error);
             }
             if entries_read > 0 && !key::compare(&previous, merged.key()).is_lt() {
                 return Err(self.doubled(context));

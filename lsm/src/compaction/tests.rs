@@ -22,6 +22,9 @@ use crate::version::testing::{
 use crate::version::{FileNumbers, VersionSet};
 use crate::{CfOptions, Error, Result};
 
+/// A version with its sequence number; `None` is a tombstone.
+type Written = (u64, Option<Vec<u8>>);
+
 /// A database without log and memtables.
 struct Tree {
     env: Arc<dyn Env>,
@@ -31,8 +34,8 @@ struct Tree {
     options: CfOptions,
     snapshots: Vec<u64>,
     sequence: u64,
-    /// Per user key, everything that was ever written, oldest first; `None` is a tombstone.
-    written: BTreeMap<Vec<u8>, Vec<(u64, Option<Vec<u8>>)>>,
+    /// Per user key, everything that was ever written, oldest first.
+    written: BTreeMap<Vec<u8>, Vec<Written>>,
 }
 
 impl Tree {
@@ -420,17 +423,20 @@ fn a_job_that_is_told_to_stop_returns_the_reason() {
     assert_eq!(names(&*env), before);
 }
 
+/// A lie about a table.
+type Change = fn(&mut FileMeta);
+
 /// HOST-08
 #[test]
 fn inputs_that_are_not_what_was_recorded_are_not_written_onward() {
     let keys = [put("a", 3), put("b", 3), tombstone("c", 2)];
-    let change: [(&str, fn(&mut FileMeta)); 4] = [
+    let changes: [(&str, Change); 4] = [
         ("first key", |file| file.smallest = put("A", 3)),
         ("all entries", |file| file.largest = put("d", 1)),
         ("all entries", |file| file.entries = 4),
         ("another table", |file| file.table_id += 1),
     ];
-    for (what, change) in change {
+    for (what, change) in changes {
         let env: Arc<dyn Env> = Arc::new(MemEnv::new());
         env.create_dir_all(dir()).unwrap();
         let mut file = Arc::into_inner(write_table(&*env, 1, &keys)).unwrap();

@@ -280,7 +280,7 @@ impl FamilyState {
     }
 }
 
-fn rises<T: PartialOrd>(before: T, after: T, broken: Broken) -> Result<(), Broken> {
+fn rises<T: PartialOrd + Copy>(before: T, after: T, broken: Broken) -> Result<(), Broken> {
     if after >= before { Ok(()) } else { Err(broken) }
 }
 

@@ -32,7 +32,7 @@ fn workload(env: &Arc<dyn Env>, history: &mut History) -> Result<()> {
     history.push(Some(tables(&set)));
     for step in 1..=7_u64 {
         let file = write_table(&**env, &set, ("a", "z", step))?;
-        let mut edit = add(if step % 3 == 0 { 1 } else { 0 }, &file);
+        let mut edit = add(usize::from(step % 3 == 0), &file);
         if step % 3 == 0 {
             edit.removed =
                 tables(&set).iter().map(|(level, number)| (0, *level, *number)).collect();
@@ -57,9 +57,7 @@ fn reopen(env: &Arc<dyn Env>) -> Result<()> {
 
 fn state(image: &MemEnv) -> Option<Vec<(usize, u64)>> {
     let env: Arc<dyn Env> = Arc::new(image.clone());
-    if image.metadata(dir()).unwrap().is_none() {
-        return None;
-    }
+    image.metadata(dir()).unwrap()?;
     let set = VersionSet::recover(env, dir());
     set.unwrap_or_else(|error| panic!("an image must open: {error}")).map(|set| tables(&set))
 }
@@ -94,7 +92,7 @@ fn after_any_power_loss_the_acknowledged_edits_are_there_and_so_are_their_tables
                 let allowed = &full[at_least..full.len().min(at_least + 2)];
                 assert!(allowed.contains(&found), "{}: {found:?} not in {allowed:?}", context());
                 if seen.insert(image.fingerprint()) && operation % 4 == 0 {
-                    crash_the_open(&image, &found, &context());
+                    crash_the_open(&image, found.as_deref(), &context());
                 }
             }
         }
@@ -103,7 +101,7 @@ fn after_any_power_loss_the_acknowledged_edits_are_there_and_so_are_their_tables
 }
 
 /// Cuts the open of `image` at each of its operations: the state stays what it was.
-fn crash_the_open(image: &MemEnv, found: &Option<Vec<(usize, u64)>>, context: &str) {
+fn crash_the_open(image: &MemEnv, found: Option<&[(usize, u64)]>, context: &str) {
     if found.is_none() {
         return;
     }
@@ -122,7 +120,7 @@ fn crash_the_open(image: &MemEnv, found: &Option<Vec<(usize, u64)>>, context: &s
             {
                 let again = state(&mem.crash(policy));
                 let what = mem.cut_operation();
-                assert_eq!(&again, found, "{context}, then {what:?} {when:?} {policy:?}");
+                assert_eq!(again.as_deref(), found, "{context}, then {what:?} {when:?} {policy:?}");
             }
         }
     }
