@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use treering_env::{Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
+use treering_env::{CrashPolicy, Env, Fault, FaultEnv, FaultKind, MemEnv, Op, When};
 
 use super::*;
 use crate::cursor::Cursor;
@@ -473,4 +473,81 @@ fn versions_offer_a_cursor_for_each_table_of_level_0_and_each_level() {
         merged.next().unwrap();
     }
     assert_eq!(count, 180);
+}
+
+/// Flushes and compacts until it is done or the power is cut; counts the flushes acknowledged.
+fn flush_and_compact(env: &Arc<dyn Env>, acknowledged: &mut u64) -> Result<()> {
+    env.create_dir_all(dir())?;
+    let mut set = VersionSet::create(Arc::clone(env), dir())?;
+    let _ = set.roll(VersionEdit::default())?;
+    let (tables, options, mut picker) = (table_cache(env), tiny_options(), Picker::new(0));
+    for sequence in 1..=4 {
+        let numbers = Arc::clone(set.numbers());
+        let context = JobContext {
+            env: &**env,
+            dir: dir(),
+            tables: &tables,
+            numbers: &numbers,
+            options: &options,
+            snapshots: &[],
+            should_stop: &|| None,
+        };
+        let memtable = Arc::new(MemTable::new());
+        let user_key = format!("k{sequence}");
+        memtable.insert(user_key.as_bytes(), sequence, ValueKind::Put, &[b'v'; 900]);
+        let table = flush::write_table(&context, &mut memtable.cursor())?;
+        let table = table.expect("the memtable is not empty");
+        let edit = VersionEdit { added: vec![(0, 0, table)], ..VersionEdit::default() };
+        let _ = set.log_and_apply(edit)?;
+        *acknowledged = sequence;
+        let current = set.family(0).expect("the default family is there").current;
+        if let Some(compaction) = picker.pick(&current, &options) {
+            let output = CompactionJob::new(&compaction).run(&context)?;
+            let _ = set.log_and_apply(compaction.edit(output.added))?;
+        }
+        drop(current);
+        for name in set.obsolete().take() {
+            env.remove(&name.path(dir()))?;
+        }
+    }
+    Ok(())
+}
+
+/// MAN-06
+#[test]
+fn after_any_power_loss_every_table_that_is_named_is_whole() {
+    let clean = MemEnv::new();
+    flush_and_compact(&(Arc::new(clean.clone()) as Arc<dyn Env>), &mut 0).unwrap();
+    let mut opened = 0;
+    for operation in 0..clean.operations() {
+        for when in [When::Before, When::Inside, When::After] {
+            let mem = MemEnv::new();
+            mem.cut_power_at(operation, when);
+            let mut acknowledged = 0;
+            let _ = flush_and_compact(&(Arc::new(mem.clone()) as Arc<dyn Env>), &mut acknowledged);
+            for policy in CrashPolicy::all(operation) {
+                let image: Arc<dyn Env> = Arc::new(mem.crash(policy));
+                let context = format!("{:?} {when:?} {policy:?}", mem.cut_operation());
+                if image.metadata(dir()).unwrap().is_none() {
+                    continue;
+                }
+                let set = VersionSet::recover(Arc::clone(&image), dir()).expect(&context);
+                assert!(set.is_some() || acknowledged == 0, "{context}");
+                let Some(set) = set else { continue };
+                let (version, tables) = (set.family(0).unwrap().current, table_cache(&image));
+                for sequence in 1..=acknowledged {
+                    let user_key = format!("k{sequence}");
+                    let target = encode(user_key.as_bytes(), seek_trailer(MAX_SEQUENCE));
+                    let mut found =
+                        version.candidates(user_key.as_bytes()).filter_map(|(_, file)| {
+                            let table = file.open(&tables).expect(&context);
+                            table.get(&target, false).expect(&context)
+                        });
+                    assert!(found.next().is_some(), "{context}: {user_key} is gone");
+                }
+                opened += 1;
+            }
+        }
+    }
+    assert!(opened > 500, "{opened} images are too few to mean much");
 }

@@ -105,6 +105,13 @@ fn no_table_is_in_two_jobs_and_no_two_jobs_write_one_range() {
         picker.pick_range(&shared, &options, (1, 2), KeyRange::default()),
         RangePick::Busy
     ));
+    assert!(
+        matches!(
+            picker.pick_range(&shared, &options, (2, 3), KeyRange::default()),
+            RangePick::Busy
+        ),
+        "table 3 is an input already, though of a job that writes another level"
+    );
     assert!(picker.is_running());
     drop(first);
     assert!(!picker.is_running());
