@@ -25,7 +25,6 @@ pub(crate) use filter::hash as filter_hash;
 pub(crate) use format::BlockHandle;
 pub(crate) use properties::Properties;
 pub(crate) use reader::Table;
-pub(crate) use verify::TableCheck;
 pub(crate) use writer::{TableSummary, TableWriter};
 
 use crate::options::{CfOptions, Compression};

@@ -59,7 +59,8 @@ impl TableCache {
         Ok(table.scan(self.open(number, Access::Sequential)?))
     }
 
-    /// Forgets the table; readers that have it keep it. Call it before the file is removed.
+    /// Forgets the table; readers that have it keep it. Call it when no version names the table
+    /// any more, so that nobody opens it again, and before its file is removed.
     pub(crate) fn evict(&self, number: u64) {
         self.tables.remove(&number);
     }

@@ -89,7 +89,7 @@ impl Block {
 
     /// Bytes of memory the block holds.
     pub(crate) fn memory(&self) -> usize {
-        self.data.len().saturating_add(size_of::<Self>())
+        self.data.capacity().saturating_add(size_of::<Self>())
     }
 
     /// How many restart points there are; at least one.
@@ -254,7 +254,20 @@ pub(crate) fn compare(a: &[u8], a_trailer: u64, b: &[u8], b_trailer: u64) -> Ord
 /// How many leading bytes two slices have in common.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    let (a_words, b_words) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
+    let mut common = 0_usize;
+    for (a, b) in a_words.iter().zip(b_words) {
+        let difference = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if difference != 0 {
+            // The lowest bit that differs is in the first byte that does.
+            return common.saturating_add(difference.trailing_zeros() as usize / 8);
+        }
+        common = common.saturating_add(8);
+    }
+    let rest = |bytes: &[u8]| bytes.get(common..).map_or(0, <[u8]>::len);
+    let len = rest(a).min(rest(b));
+    let tail = a.iter().zip(b).skip(common).take(len).take_while(|(a, b)| a == b);
+    common.saturating_add(tail.count())
 }
 
 /// A position in a block. The key is kept assembled in one buffer that is used again and again.
@@ -435,6 +448,22 @@ mod tests {
                     let got = found.map(|e| (e.trailer >> 8, e.value));
                     assert_eq!(got, want.map(|e| (e.1, e.2)), "{probe:?} at {sequence}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn common_prefixes_are_counted_to_the_byte() {
+        let bytes: Vec<u8> = (0..40).collect();
+        for a_len in 0..40 {
+            for b_len in 0..40 {
+                assert_eq!(common_prefix(&bytes[..a_len], &bytes[..b_len]), a_len.min(b_len));
+            }
+            for at in 0..a_len {
+                let mut other = bytes.clone();
+                other[at] ^= 0x80;
+                assert_eq!(common_prefix(&bytes[..a_len], &other), at);
+                assert_eq!(common_prefix(&other, &bytes[..a_len]), at);
             }
         }
     }

@@ -84,3 +84,8 @@ fn compress_into(_raw: &[u8], _out: &mut Vec<u8>) -> usize {
 pub(crate) fn decompress_into(stored: &[u8], out: &mut [u8]) -> bool {
     lz4_flex::block::decompress_into(stored, out).is_ok_and(|len| len == out.len())
 }
+
+#[cfg(not(feature = "lz4"))]
+pub(crate) fn decompress_into(_stored: &[u8], _out: &mut [u8]) -> bool {
+    unreachable!("compressed blocks are refused without the feature `lz4`")
+}

@@ -86,7 +86,9 @@ impl TableCursor {
     }
 
     fn load(&mut self, handle: BlockHandle) -> Result<Arc<Block>> {
-        if let Some(block) = self.table.cached(handle) {
+        let cached =
+            if self.fill_cache { self.table.cached(handle) } else { self.table.peek(handle) };
+        if let Some(block) = cached {
             return Ok(block);
         }
         if let Some((offset, len)) = self.ahead.next(handle, self.table.footer().filter.offset) {

@@ -118,7 +118,7 @@ pub(crate) fn decompressed_len(declared: u32, stored: usize, cap: u32) -> Parsed
         return Err(Malformed("a block claims to be larger than the largest of its table"));
     }
     let len = usize::try_from(declared).map_err(|_| Malformed("a block beyond memory"))?;
-    if len > stored.saturating_mul(MAX_LZ4_RATIO) {
+    if len > MAX_COMPRESSED_PAYLOAD || len > stored.saturating_mul(MAX_LZ4_RATIO) {
         return Err(Malformed("a block claims more than its bytes can decompress to"));
     }
     Ok(len)
@@ -330,5 +330,7 @@ mod tests {
         assert!(decompressed_len(5 * 255 + 1, 5, u32::MAX).is_err());
         assert_eq!(decompressed_len(5 * 255, 5, u32::MAX), Ok(5 * 255));
         assert!(decompressed_len(5 * 255, 5, 1000).is_err());
+        assert_eq!(decompressed_len(1 << 20, 1 << 20, u32::MAX), Ok(1 << 20));
+        assert!(decompressed_len((1 << 20) + 1, 1 << 20, u32::MAX).is_err());
     }
 }

@@ -145,6 +145,11 @@ impl Table {
         self.cache.get(self.table_id(), handle.offset)
     }
 
+    /// The block, if it is in the cache, without a trace of the question.
+    pub(super) fn peek(&self, handle: BlockHandle) -> Option<Arc<Block>> {
+        self.cache.peek(self.table_id(), handle.offset)
+    }
+
     /// The read that fetches the block, for a queue; [`Table::decode`] takes its result.
     pub(crate) fn request(&self, handle: BlockHandle) -> Request {
         let len = handle.size as usize;
@@ -178,26 +183,17 @@ impl Table {
             Codec::Lz4 { len } => {
                 let len = decompressed_len(len, stored, self.properties.largest_block)
                     .map_err(damaged)?;
-                let plain = self.decompress(&buffer[..stored], len).map_err(|error| {
-                    error.unwrap_or_else(|| {
-                        damaged(Malformed("a block does not decompress to its length"))
-                    })
-                })?;
+                if !cfg!(feature = "lz4") {
+                    return Err(needs_lz4(self.path()));
+                }
+                let mut plain = Buffer::zeroed(len);
+                if !compress::decompress_into(&buffer[..stored], plain.as_mut_slice()) {
+                    let what = "a block does not decompress to the length it claims";
+                    return Err(damaged(Malformed(what)));
+                }
                 Block::new(plain, len).map_err(damaged)
             }
         }
-    }
-
-    #[cfg(feature = "lz4")]
-    #[expect(clippy::unused_self, reason = "the twin without the feature names the file")]
-    fn decompress(&self, stored: &[u8], len: usize) -> Result<Buffer, Option<Error>> {
-        let mut plain = Buffer::zeroed(len);
-        if compress::decompress_into(stored, plain.as_mut_slice()) { Ok(plain) } else { Err(None) }
-    }
-
-    #[cfg(not(feature = "lz4"))]
-    fn decompress(&self, _stored: &[u8], _len: usize) -> Result<Buffer, Option<Error>> {
-        Err(Some(needs_lz4(self.path())))
     }
 
     /// The block, from the cache or the file.

@@ -34,7 +34,7 @@ const MAX_ATTEMPTS: u32 = 3;
 const FULL_ENOUGH: usize = 900;
 /// What is aimed at, in 1/1024 of the page: a little less than all, so that most blocks fit.
 const AIM: usize = 980;
-/// While data does not compress, every so manieth block is tried nevertheless.
+/// While data does not compress, one block in so many is tried nevertheless.
 const PROBE_EVERY: u64 = 32;
 
 /// What a finished table is.
@@ -151,8 +151,8 @@ impl TableWriter {
         let in_order = self.entries() == 0 || key::compare(&self.last, internal_key).is_lt();
         assert!(in_order, "keys go into a table in strictly ascending order");
         let (user_key, trailer) = key::split(internal_key);
-        while !self.block.is_empty() && !self.takes(user_key, value) {
-            self.fill(Some((user_key, value)))?;
+        while !self.block.is_empty() && !self.takes(user_key, trailer, value) {
+            self.fill(Some((user_key, trailer, value)))?;
         }
         self.block.add(user_key, trailer, value);
         self.filter.add(user_key);
@@ -208,8 +208,8 @@ impl TableWriter {
     }
 
     /// Whether the block can take an entry before it must be looked at.
-    fn takes(&self, user_key: &[u8], value: &[u8]) -> bool {
-        self.block.size_with(user_key, value) <= self.target
+    fn takes(&self, user_key: &[u8], trailer: u64, value: &[u8]) -> bool {
+        self.block.size_with(user_key, trailer, value) <= self.target
     }
 
     /// The payload of an uncompressed block that fits the block size.
@@ -235,7 +235,7 @@ impl TableWriter {
     /// Looks at the block because `next` does not fit, or because there is no next: writes it or
     /// a part of it, or decides that it takes more. Every call writes something or uses up one
     /// of the block's attempts and makes room for `next`.
-    fn fill(&mut self, next: Option<(&[u8], &[u8])>) -> Result<()> {
+    fn fill(&mut self, next: Option<(&[u8], u64, &[u8])>) -> Result<()> {
         let (size, budget) = (self.block.size(), self.budget());
         let all = self.block.len();
         if !self.compresses() || (self.alignment != 1 && size <= budget) {
@@ -264,7 +264,7 @@ impl TableWriter {
                 let more = (raw * page / stored.max(1) * AIM / 1024).min(MAX_FILL);
                 if more > self.target {
                     self.target = more;
-                    if next.is_some_and(|(key, value)| self.takes(key, value)) {
+                    if next.is_some_and(|(key, trailer, value)| self.takes(key, trailer, value)) {
                         return Ok(());
                     }
                 }

@@ -48,6 +48,25 @@ fn a_look_up_that_does_not_fill_the_cache_leaves_nothing_in_it() {
 }
 
 #[test]
+fn a_scan_that_does_not_fill_the_cache_uses_it_without_a_trace() {
+    let versions = numbered(5000, 100);
+    let env = counted(&versions, &options());
+    let cache = Arc::new(BlockCache::new(8 << 20));
+    let table = open(&env, "t.sst", &cache).unwrap();
+    assert_eq!(scanned(&table).unwrap(), versions);
+    let counted = (cache.hits(), cache.misses(), cache.bytes());
+    let start = env.counts();
+    let mut cursor = table.cursor(&ReadOptions { fill_cache: false });
+    cursor.seek_to_first().unwrap();
+    for version in &versions {
+        assert_eq!(entry(&cursor).as_ref(), Some(version));
+        cursor.next().unwrap();
+    }
+    assert_eq!(env.counts().since(&start).of(Op::Read).calls, 0);
+    assert_eq!((cache.hits(), cache.misses(), cache.bytes()), counted);
+}
+
+#[test]
 fn absent_keys_are_mostly_answered_by_the_filter() {
     let versions = numbered(5000, 20);
     let env = counted(&versions, &options());

@@ -9,8 +9,8 @@ use crate::checksum;
 use crate::key::seek_trailer;
 use crate::memtable::Lookup;
 use crate::options::ReadOptions;
-use crate::table::BlockHandle;
 use crate::table::format::FOOTER_SIZE;
+use crate::table::{BlockHandle, Properties};
 
 /// Small tables of each shape.
 fn shapes() -> Vec<TableOptions> {
@@ -391,6 +391,50 @@ fn a_failed_read_is_its_own_error_and_not_an_absent_key() {
     assert!(fault.fired() > 1);
     fault.remove();
     assert_eq!(scanned(&table).unwrap(), versions);
+}
+
+#[test]
+fn a_table_that_may_hold_lz4_is_refused_by_name_where_the_feature_is_missing() {
+    let bytes = bytes_of(&versions_for(&options()), &options());
+    let table = table_of(&bytes).unwrap();
+    let properties = Properties { compression: Compression::Lz4, ..table.properties().clone() };
+    let handle = table.footer().properties;
+    let mut payload = Vec::new();
+    properties.write_to(&mut payload);
+    let mut forged = bytes.clone();
+    forged[range(handle)][..payload.len()].copy_from_slice(&payload);
+    reseal(&mut forged, handle);
+    let opened = table_of(&forged);
+    assert_eq!(opened.is_ok(), cfg!(feature = "lz4"));
+    match opened {
+        Ok(table) => assert_eq!(scanned(&table).unwrap(), versions_for(&options())),
+        Err(error) => {
+            let message = error.to_string();
+            assert!(message.contains("t.sst") && message.contains("feature `lz4`"), "{message}");
+        }
+    }
+}
+
+/// HOST-04
+#[test]
+fn noise_and_spliced_tables_are_refused_or_read() {
+    let mut rng = seeded(9);
+    let sources: Vec<Vec<u8>> =
+        shapes().iter().map(|options| bytes_of(&versions_for(options), options)).collect();
+    for _ in 0..2000 {
+        let a = &sources[rng.random_range(0..sources.len())];
+        let b = &sources[rng.random_range(0..sources.len())];
+        let mut spliced = a[..rng.random_range(0..=a.len())].to_vec();
+        match rng.random_range(0..3) {
+            0 => spliced.extend_from_slice(&b[rng.random_range(0..=b.len())..]),
+            1 => spliced.extend((0..rng.random_range(0..300)).map(|_| rng.random::<u8>())),
+            _ => spliced.resize(rng.random_range(0..=a.len()), 0),
+        }
+        match table_of(&spliced) {
+            Ok(table) => use_up(&table),
+            Err(error) => assert!(names_the_file(&error), "{error}"),
+        }
+    }
 }
 
 #[test]
