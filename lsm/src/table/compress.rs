@@ -14,12 +14,15 @@ pub(crate) struct Compressor {
     stored_len: usize,
     /// What compressed blocks came out at, in 1/1024 of their original: a moving average.
     ratio: usize,
+    /// What the last compression of the current block came out at.
+    seen: Option<usize>,
 }
 
 impl Compressor {
     /// A compressor that expects blocks to shrink to the half.
     pub(crate) fn new() -> Self {
-        Self { raw: Vec::new(), stored: Vec::new(), stored_len: 0, ratio: INCOMPRESSIBLE / 2 }
+        let ratio = INCOMPRESSIBLE / 2;
+        Self { raw: Vec::new(), stored: Vec::new(), stored_len: 0, ratio, seen: None }
     }
 
     /// The size of a payload that is expected to compress to `size` bytes.
@@ -33,6 +36,8 @@ impl Compressor {
         self.raw.clear();
         block.write_prefix_to(count, &mut self.raw);
         self.stored_len = compress_into(&self.raw, &mut self.stored);
+        let ratio = self.stored_len * INCOMPRESSIBLE / self.raw.len();
+        self.seen = Some(ratio.clamp(1, INCOMPRESSIBLE));
         self.raw.len()
     }
 
@@ -51,16 +56,12 @@ impl Compressor {
         Codec::Lz4 { len: u32::try_from(self.raw.len()).expect("values are at most 1 GiB") }
     }
 
-    /// Takes a block of `raw` bytes, just written as `codec`, into account for the next ones.
-    pub(crate) fn learn(&mut self, raw: u32, codec: Codec) {
-        let ratio = match codec {
-            Codec::None => INCOMPRESSIBLE,
-            Codec::Lz4 { .. } => {
-                let raw = usize::try_from(raw).unwrap_or(usize::MAX).max(1);
-                (self.stored_len * INCOMPRESSIBLE / raw).clamp(1, INCOMPRESSIBLE)
-            }
-        };
-        self.ratio = ((self.ratio * 3 + ratio) / 4).max(1);
+    /// Takes what the last compression of the block just written came out at into account for
+    /// the next ones. A block that was not compressed says nothing.
+    pub(crate) fn learn(&mut self) {
+        if let Some(ratio) = self.seen.take() {
+            self.ratio = ((self.ratio * 3 + ratio) / 4).max(1);
+        }
     }
 }
 
@@ -88,4 +89,49 @@ pub(crate) fn decompress_into(stored: &[u8], out: &mut [u8]) -> bool {
 #[cfg(not(feature = "lz4"))]
 pub(crate) fn decompress_into(_stored: &[u8], _out: &mut [u8]) -> bool {
     unreachable!("compressed blocks are refused without the feature `lz4`")
+}
+
+#[cfg(all(test, feature = "lz4"))]
+mod tests {
+    use super::*;
+
+    fn block(value: &[u8]) -> BlockBuilder {
+        let mut block = BlockBuilder::new(16);
+        block.add(b"key", 1 << 8 | 2, value);
+        block
+    }
+
+    #[test]
+    fn the_promise_follows_what_blocks_come_out_at() {
+        let mut compressor = Compressor::new();
+        assert_eq!(compressor.raw_size_for(1000), 2000);
+        for _ in 0..40 {
+            compressor.compress(&block(&[7; 10_000]), 1);
+            compressor.learn();
+        }
+        assert!(compressor.raw_size_for(1000) > 100_000);
+        let promised = compressor.raw_size_for(1000);
+        compressor.learn();
+        assert_eq!(compressor.raw_size_for(1000), promised, "nothing was compressed");
+        let noise: Vec<u8> = (0..4000_u32)
+            .flat_map(|i| crate::table::filter_hash(&i.to_le_bytes()).to_le_bytes())
+            .collect();
+        for _ in 0..40 {
+            compressor.compress(&block(&noise), 1);
+            compressor.learn();
+        }
+        assert!(compressor.raw_size_for(1000) < 1010);
+    }
+
+    #[test]
+    fn only_the_exact_length_decompresses() {
+        let mut compressor = Compressor::new();
+        let len = compressor.compress(&block(&[7; 1000]), 1);
+        for wrong in [0, 1, len - 1, len + 1, len * 2] {
+            assert!(!decompress_into(compressor.stored(), &mut vec![0; wrong]), "{wrong}");
+        }
+        let mut plain = vec![0; len];
+        assert!(decompress_into(compressor.stored(), &mut plain));
+        assert!(!decompress_into(&compressor.stored()[1..], &mut plain));
+    }
 }

@@ -317,9 +317,7 @@ impl TableWriter {
         self.index.add(before, &self.first, size);
         self.block.last_key(count, &mut self.before);
         self.block.drop_prefix(count, &mut self.spare);
-        if self.compresses() {
-            self.compressor.learn(raw, codec);
-        }
+        self.compressor.learn();
         self.blocks += 1;
         self.attempts = 0;
         self.target = self.next_target();
