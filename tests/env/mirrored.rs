@@ -263,10 +263,10 @@ impl Run {
 
 /// Writes a file's dirty pages and drops them from the cache. Best effort: on file systems that
 /// live in memory it does nothing.
-pub(crate) fn evict(path: &Path) {
+fn evict(path: &Path) {
     let Ok(file) = std::fs::File::open(path) else { return };
-    drop(file.sync_all());
-    drop(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed));
+    let _ = file.sync_all();
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
 pub(crate) fn posix(batch_reads: BatchReads, scratch: &Scratch) -> Side {
