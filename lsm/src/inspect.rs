@@ -81,6 +81,7 @@ pub fn verify(env: Arc<dyn Env>, path: impl AsRef<Path>) -> Result<VerifyReport>
 /// # Errors
 /// Damage is an error, after the lines of everything before it; so is a file that is none of
 /// these kinds.
+#[expect(clippy::needless_pass_by_value, reason = "every way in takes the environment like this")]
 pub fn dump(
     env: Arc<dyn Env>,
     file: impl AsRef<Path>,
