@@ -1,2 +1,7 @@
-//! Placeholder.
-fn main() {}
+//! The `treering` command; see `treering --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    treering::cli::main()
+}

@@ -1,0 +1,57 @@
+//! The command line: `treering COMMAND`. For the binary only; nothing here is a stable interface.
+//!
+//! Every command answers on standard output and talks on standard error. How it ended is its exit
+//! code: 0 done, 1 no, 2 wrong command line, 3 failed, 4 damage.
+
+mod access;
+mod args;
+mod bench;
+mod doctor;
+mod encoding;
+mod environment;
+mod failure;
+mod layout;
+mod lines;
+mod output;
+mod size;
+mod transfer;
+mod upkeep;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use self::args::{Cli, Command};
+use self::failure::{Failure, Result};
+
+/// Runs the command that the process's arguments ask for.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli.command) {
+        Ok(exit) => ExitCode::from(exit.code()),
+        Err(failure) => {
+            if !matches!(failure, Failure::OutputClosed) {
+                output::note(format_args!("treering: {failure}"));
+            }
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(command: &Command) -> Result {
+    match command {
+        Command::Put(args) => access::put(args),
+        Command::Get(args) => access::get(args),
+        Command::Delete(args) => access::delete(args),
+        Command::Scan(args) => access::scan(args),
+        Command::MultiGet(args) => access::multi_get(args),
+        Command::Import(args) => transfer::import(args),
+        Command::Export(args) => transfer::export(args),
+        Command::Stats(args) => upkeep::stats(args),
+        Command::Verify(args) => upkeep::verify(args),
+        Command::Dump(args) => upkeep::dump(args),
+        Command::Compact(args) => upkeep::compact(args),
+        Command::Doctor(args) => doctor::doctor(args),
+        Command::Bench(command) => bench::bench(command),
+    }
+}

@@ -1,0 +1,284 @@
+//! `put`, `get`, `delete`, `scan` and `multi-get`.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::ops::Bound;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::args::{Delete, Get, Keys, MultiGet, Put, Scan};
+use super::encoding::Encoding;
+use super::environment::{Absent, open};
+use super::failure::{Exit, Failure, Result};
+use super::lines::{Line, Lines};
+use super::output::{Output, note};
+use crate::{Db, Range, WriteBatch, WriteOptions};
+
+/// Stores one value.
+pub(crate) fn put(args: &Put) -> Result {
+    let encoding = args.bytes.encoding();
+    let key = argument("key", &args.key, encoding)?;
+    let value = match (&args.value, &args.value_file) {
+        (Some(value), _) => argument("value", value, encoding)?,
+        (None, Some(file)) => whole_file(file)?,
+        (None, None) => return Err(Failure::usage("give a VALUE or --value-file FILE")),
+    };
+    let mut batch = WriteBatch::new();
+    batch.put(key, value);
+    let db = open(&args.store, Absent::Create)?;
+    db.write_opt(batch, &WriteOptions { durability: Some(args.durability.into()) })?;
+    db.close()?;
+    Ok(Exit::Done)
+}
+
+/// Prints one value.
+pub(crate) fn get(args: &Get) -> Result {
+    let encoding = args.bytes.encoding();
+    let key = argument("key", &args.key, encoding)?;
+    let db = open(&args.store, Absent::Refuse)?;
+    let value = db.get(&key)?;
+    let mut out = Output::new();
+    if args.json {
+        out.json_line(&answer(encoding, &key, value.as_deref()))?;
+    } else if let Some(value) = &value {
+        if args.raw {
+            out.bytes(value)?;
+        } else {
+            let mut line = Vec::with_capacity(value.len() + 1);
+            encoding.encode(value, &mut line);
+            line.push(b'\n');
+            out.bytes(&line)?;
+        }
+    } else {
+        note(format_args!("not found: {}", shown(encoding, &key)));
+    }
+    out.finish()?;
+    db.close()?;
+    Ok(if value.is_some() { Exit::Done } else { Exit::No })
+}
+
+/// Deletes one key.
+pub(crate) fn delete(args: &Delete) -> Result {
+    let key = argument("key", &args.key, args.bytes.encoding())?;
+    let mut batch = WriteBatch::new();
+    batch.delete(key);
+    let db = open(&args.store, Absent::Refuse)?;
+    db.write_opt(batch, &WriteOptions { durability: Some(args.durability.into()) })?;
+    db.close()?;
+    Ok(Exit::Done)
+}
+
+/// Prints a range.
+pub(crate) fn scan(args: &Scan) -> Result {
+    let encoding = args.bytes.encoding();
+    let span = Span::new(&args.keys, encoding)?;
+    let db = open(&args.store, Absent::Refuse)?;
+    let mut entries = span.entries(&db);
+    let mut out = Output::new();
+    let mut line = Vec::new();
+    for _ in 0..args.limit.unwrap_or(u64::MAX) {
+        let next = if args.reverse { entries.next_back() } else { entries.next() };
+        let Some(entry) = next else { break };
+        let (key, value) = entry?;
+        if args.json {
+            let mut object = json!({ "key": encoding.to_json(&key) });
+            if !args.keys_only {
+                object["value"] = encoding.to_json(&value);
+            }
+            out.json_line(&object)?;
+            continue;
+        }
+        line.clear();
+        encoding.encode(&key, &mut line);
+        if !args.keys_only {
+            line.push(b'\t');
+            encoding.encode(&value, &mut line);
+        }
+        line.push(b'\n');
+        out.bytes(&line)?;
+    }
+    out.finish()?;
+    drop(entries);
+    db.close()?;
+    Ok(Exit::Done)
+}
+
+/// Looks many keys up and prints them in the order given.
+pub(crate) fn multi_get(args: &MultiGet) -> Result {
+    let encoding = args.bytes.encoding();
+    let db = open(&args.store, Absent::Refuse)?;
+    let mut lookup = Lookup { db: &db, args, encoding, out: Output::new(), asked: 0, missing: 0 };
+    let batch = args.batch as usize;
+    let mut keys: Vec<Vec<u8>> = Vec::with_capacity(batch.min(1 << 16));
+    if let Some(file) = &args.keys_file {
+        let mut lines = Lines::open(file)?;
+        while let Some(line) = lines.next_line()? {
+            let key = match line {
+                Line::Bytes(line) => encoding.decode(line),
+                Line::TooLong => Err("the line is too long for a key".to_owned()),
+            };
+            keys.push(
+                key.map_err(|what| Failure::failed(format!("{}: {what}", lines.position())))?,
+            );
+            if keys.len() == batch {
+                lookup.run(&mut keys)?;
+            }
+        }
+    } else {
+        for key in &args.keys {
+            keys.push(argument("key", key, encoding)?);
+        }
+    }
+    while !keys.is_empty() {
+        let mut rest = keys.split_off(keys.len().min(batch));
+        lookup.run(&mut keys)?;
+        std::mem::swap(&mut keys, &mut rest);
+    }
+    let Lookup { out, asked, missing, .. } = lookup;
+    out.finish()?;
+    db.close()?;
+    if missing > 0 {
+        note(format_args!("{missing} of {asked} keys not found"));
+        return Ok(Exit::No);
+    }
+    Ok(Exit::Done)
+}
+
+struct Lookup<'a> {
+    db: &'a Db,
+    args: &'a MultiGet,
+    encoding: Encoding,
+    out: Output,
+    asked: u64,
+    missing: u64,
+}
+
+impl Lookup<'_> {
+    /// Looks `keys` up in one call and prints the answers; `keys` is empty afterwards.
+    fn run(&mut self, keys: &mut Vec<Vec<u8>>) -> Result<()> {
+        let answers = self.db.multi_get(&*keys);
+        let mut line = Vec::new();
+        for (key, value) in keys.drain(..).zip(answers) {
+            let value = value?;
+            self.asked += 1;
+            self.missing += u64::from(value.is_none());
+            if self.args.json {
+                self.out.json_line(&answer(self.encoding, &key, value.as_deref()))?;
+            } else if let Some(value) = value {
+                line.clear();
+                if !self.args.values_only {
+                    self.encoding.encode(&key, &mut line);
+                    line.push(b'\t');
+                }
+                self.encoding.encode(&value, &mut line);
+                line.push(b'\n');
+                self.out.bytes(&line)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A range of keys, decoded.
+pub(crate) enum Span {
+    /// Keys that start with these bytes.
+    Prefix(Vec<u8>),
+    /// Keys between these bounds.
+    Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
+}
+
+impl Span {
+    /// The range that the arguments ask for.
+    pub(crate) fn new(keys: &Keys, encoding: Encoding) -> Result<Self> {
+        let decode = |name, key: &Option<_>| {
+            key.as_ref().map(|key: &std::ffi::OsString| argument(name, key, encoding)).transpose()
+        };
+        if let Some(prefix) = decode("--prefix", &keys.prefix)? {
+            return Ok(Self::Prefix(prefix));
+        }
+        let from = decode("--from", &keys.from)?.map_or(Bound::Unbounded, Bound::Included);
+        let to = decode("--to", &keys.to)?.map_or(Bound::Unbounded, Bound::Excluded);
+        Ok(Self::Between(from, to))
+    }
+
+    /// The first key and the end of the range.
+    pub(crate) fn bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        match self {
+            Self::Prefix(prefix) => {
+                let end = after_prefix(&prefix).map_or(Bound::Unbounded, Bound::Excluded);
+                (Bound::Included(prefix), end)
+            }
+            Self::Between(from, to) => (from, to),
+        }
+    }
+
+    /// The entries of the range.
+    pub(crate) fn entries(self, db: &Db) -> Range {
+        db.range::<Vec<u8>>(self.bounds())
+    }
+}
+
+/// The least key above all that start with `prefix`; `None` if there is none.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+/// The bytes of an argument.
+pub(crate) fn argument(name: &str, written: &OsStr, encoding: Encoding) -> Result<Vec<u8>> {
+    encoding.decode(written.as_bytes()).map_err(|what| Failure::usage(format!("{name}: {what}")))
+}
+
+/// The key as a person may read it.
+pub(crate) fn shown(encoding: Encoding, key: &[u8]) -> String {
+    let mut text = Vec::new();
+    let readable = if encoding == Encoding::Text { Encoding::Escape } else { encoding };
+    readable.encode(key, &mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn answer(encoding: Encoding, key: &[u8], value: Option<&[u8]>) -> Value {
+    json!({
+        "key": encoding.to_json(key),
+        "found": value.is_some(),
+        "value": value.map(|value| encoding.to_json(value)),
+    })
+}
+
+fn whole_file(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = if path == Path::new("-") {
+        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ())
+    } else {
+        std::fs::read(path).map(|read| bytes = read)
+    };
+    read.map_err(|error| Failure::file("read", path, &error))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_key_that_does_not_have_it() {
+        assert_eq!(after_prefix(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), None);
+        assert_eq!(after_prefix(b""), None);
+    }
+
+    #[test]
+    fn keys_are_shown_readably_and_answers_say_whether_they_were_found() {
+        assert_eq!(shown(Encoding::Text, b"a\tb\xff"), "a\\tb\\xff");
+        assert_eq!(shown(Encoding::Hex, b"a"), "61");
+        let found = answer(Encoding::Text, b"k", Some(b"v"));
+        assert_eq!(found, json!({ "key": "k", "found": true, "value": "v" }));
+        let missing = answer(Encoding::Text, b"k", None);
+        assert_eq!(missing, json!({ "key": "k", "found": false, "value": null }));
+    }
+}

@@ -1,0 +1,259 @@
+//! `import` and `export`: entries from and to files of lines.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::access::{Span, shown};
+use super::args::{Export, Import, LineFormat, OnError};
+use super::environment::{Absent, open};
+use super::failure::{Exit, Failure, Result};
+use super::layout::{Format, Layout};
+use super::lines::{Line, Lines};
+use super::output::{Output, note, talks_to_a_terminal};
+use super::size::{human_size, to_f64};
+use crate::{Db, WriteBatch, WriteOptions};
+
+/// A batch also ends at this many bytes.
+const BATCH_BYTES: usize = 1 << 20;
+/// Skipped lines that are reported one by one; the others are only counted.
+const REPORTED: u64 = 20;
+/// The longest key and value the engine takes.
+const MAX_KEY: usize = 65_535;
+const MAX_VALUE: usize = 1 << 30;
+
+/// Stores lines.
+pub(crate) fn import(args: &Import) -> Result {
+    if args.header && args.lines.format != Format::Tsv {
+        return Err(Failure::usage("--header is for --format tsv; JSON fields have names"));
+    }
+    let mut lines = Lines::open(&args.file)?;
+    let header = if args.header { header(&mut lines)? } else { None };
+    let layout = layout(&args.lines, header.as_deref())?;
+    if layout == Layout::WholeObject {
+        return Err(Failure::usage("name the key's field with --key FIELD"));
+    }
+    let db = open(&args.store, Absent::Create)?;
+    let mut loader = Loader::new(&db, args);
+    let progress = progress(lines.total());
+    let started = Instant::now();
+    let outcome = load(&mut lines, &layout, &mut loader, &progress);
+    progress.finish_and_clear();
+    // What was stored before an error stays, and durably so.
+    let kept = loader.finish();
+    outcome?;
+    kept?;
+    let (rows, skipped) = (loader.rows, loader.skipped);
+    db.close()?;
+    let seconds = started.elapsed().as_secs_f64().max(1e-9);
+    let rate = to_f64(rows) / seconds;
+    if args.json {
+        let mut out = Output::new();
+        out.json(&json!({
+            "rows": rows,
+            "skipped": skipped,
+            "bytes": lines.bytes_read(),
+            "seconds": seconds,
+            "rows_per_sec": rate,
+        }))?;
+        out.finish()?;
+    } else {
+        note(format_args!(
+            "{rows} rows stored, {skipped} skipped; {} in {seconds:.1} s ({rate:.0} rows/s)",
+            human_size(lines.bytes_read()),
+        ));
+    }
+    Ok(if skipped == 0 { Exit::Done } else { Exit::No })
+}
+
+/// Writes lines.
+pub(crate) fn export(args: &Export) -> Result {
+    let layout = layout(&args.lines, None)?;
+    let encoding = args.lines.bytes.encoding();
+    let span = Span::new(&args.keys, encoding)?;
+    let db = open(&args.store, Absent::Refuse)?;
+    let mut sink = Sink::create(&args.file)?;
+    let mut line = Vec::new();
+    let mut rows = 0_u64;
+    for entry in span.entries(&db) {
+        let (key, value) = entry?;
+        line.clear();
+        layout.write(&key, &value, &mut line).map_err(|what| {
+            let message =
+                format!("cannot write the entry of key {}: {what}", shown(encoding, &key));
+            Failure::failed(message)
+        })?;
+        sink.write(&line)?;
+        rows += 1;
+    }
+    sink.finish()?;
+    db.close()?;
+    if args.file != Path::new("-") {
+        note(format_args!("{rows} rows written to {}", args.file.display()));
+    }
+    Ok(Exit::Done)
+}
+
+fn layout(lines: &LineFormat, header: Option<&[u8]>) -> Result<Layout> {
+    let (key, value) = (lines.key.as_deref(), lines.value.as_deref());
+    Layout::new(lines.format, key, value, lines.bytes.encoding(), header).map_err(Failure::Usage)
+}
+
+fn header(lines: &mut Lines) -> Result<Option<Vec<u8>>> {
+    match lines.next_line()? {
+        Some(Line::Bytes(line)) => Ok(Some(line.strip_suffix(b"\r").unwrap_or(line).to_vec())),
+        Some(Line::TooLong) => Err(Failure::failed(format!("{}: too long", lines.position()))),
+        None => Ok(None),
+    }
+}
+
+fn load(
+    lines: &mut Lines,
+    layout: &Layout,
+    loader: &mut Loader<'_>,
+    progress: &ProgressBar,
+) -> Result<()> {
+    while let Some(line) = lines.next_line()? {
+        let added = match line {
+            Line::TooLong => Err("the line is longer than any entry can be".to_owned()),
+            Line::Bytes(line) => {
+                layout.parse(line).and_then(|(key, value)| loader.add(&key, &value))
+            }
+        };
+        if let Err(what) = added {
+            let message = format!("{}: {what}", lines.position());
+            if loader.args.on_error == OnError::Stop {
+                let hint = "everything before this line was stored; --on-error skip goes on";
+                return Err(Failure::failed(format!("{message}\n  {hint}")));
+            }
+            loader.skip(&message);
+        }
+        if loader.is_full() {
+            loader.store()?;
+            progress.set_position(lines.bytes_read());
+            progress.set_message(format!("{} rows, {} skipped", loader.rows, loader.skipped));
+        }
+    }
+    Ok(())
+}
+
+/// Collects entries into batches and stores them.
+struct Loader<'a> {
+    db: &'a Db,
+    args: &'a Import,
+    options: WriteOptions,
+    batch: WriteBatch,
+    rows: u64,
+    skipped: u64,
+}
+
+impl<'a> Loader<'a> {
+    fn new(db: &'a Db, args: &'a Import) -> Self {
+        let options = WriteOptions { durability: Some(args.durability.into()) };
+        Self { db, args, options, batch: WriteBatch::new(), rows: 0, skipped: 0 }
+    }
+
+    fn add(&mut self, key: &[u8], value: &[u8]) -> std::result::Result<(), String> {
+        // Checked line by line, so that one oversized entry does not spoil its whole batch.
+        if key.len() > MAX_KEY {
+            return Err(format!("the key has {} bytes; the limit is {MAX_KEY}", key.len()));
+        }
+        if value.len() > MAX_VALUE {
+            return Err(format!("the value has {} bytes; the limit is {MAX_VALUE}", value.len()));
+        }
+        self.batch.put(key, value);
+        Ok(())
+    }
+
+    fn skip(&mut self, message: &str) {
+        self.skipped += 1;
+        if self.skipped <= REPORTED {
+            note(format_args!("skipped: {message}"));
+        } else if self.skipped == REPORTED + 1 {
+            note("further skipped lines are only counted");
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.batch.len() >= self.args.batch as usize || self.batch.size_in_bytes() >= BATCH_BYTES
+    }
+
+    fn store(&mut self) -> Result<()> {
+        let batch = std::mem::take(&mut self.batch);
+        let rows = batch.len() as u64;
+        self.db.write_opt(batch, &self.options)?;
+        self.rows += rows;
+        Ok(())
+    }
+
+    /// Stores what is left and makes everything durable.
+    fn finish(&mut self) -> Result<()> {
+        if !self.batch.is_empty() {
+            self.store()?;
+        }
+        Ok(self.db.sync_wal()?)
+    }
+}
+
+/// Where an export goes.
+enum Sink {
+    Standard(Output),
+    File(BufWriter<File>, std::path::PathBuf),
+}
+
+impl Sink {
+    fn create(path: &Path) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Standard(Output::new()));
+        }
+        let file = File::create_new(path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Failure::failed(format!(
+                "{} exists; remove it first or name another file",
+                path.display()
+            )),
+            _ => Failure::file("create", path, &error),
+        })?;
+        Ok(Self::File(BufWriter::with_capacity(256 << 10, file), path.to_path_buf()))
+    }
+
+    fn write(&mut self, line: &[u8]) -> Result<()> {
+        match self {
+            Self::Standard(out) => out.bytes(line),
+            Self::File(file, path) => {
+                file.write_all(line).map_err(|error| Failure::file("write", path, &error))
+            }
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::Standard(out) => out.finish(),
+            Self::File(file, path) => {
+                let synced = file.into_inner().map_err(io::IntoInnerError::into_error);
+                synced
+                    .and_then(|file| file.sync_all())
+                    .map_err(|error| Failure::file("write", &path, &error))
+            }
+        }
+    }
+}
+
+/// A progress bar on a terminal; hidden elsewhere.
+fn progress(total: Option<u64>) -> ProgressBar {
+    if !talks_to_a_terminal() {
+        return ProgressBar::hidden();
+    }
+    let (bar, template) = match total {
+        Some(total) => (
+            ProgressBar::new(total),
+            "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {msg} eta {eta}",
+        ),
+        None => (ProgressBar::new_spinner(), "{spinner} {bytes} {bytes_per_sec} {msg}"),
+    };
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar.with_style(ProgressStyle::with_template(template).expect("the template is well formed"))
+}

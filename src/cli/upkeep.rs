@@ -1,0 +1,229 @@
+//! `stats`, `verify`, `dump` and `compact`.
+
+use serde_json::{Value, json};
+
+use super::access::Span;
+use super::args::{Compact, Dump, Stats, Store, Verify};
+use super::environment::{Absent, EnvName, open, open_with, report_json};
+use super::failure::{Exit, Result};
+use super::output::{Output, note};
+use super::size::human_size;
+use crate::inspect::{self, VerifyReport};
+use crate::{Db, FamilyStats, Options, RecoveryReport};
+
+/// Prints what the database, its last recovery and its environment say about themselves.
+pub(crate) fn stats(args: &Stats) -> Result {
+    let (db, choice) = open_and_say(&args.store)?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({
+            "database": db.path().to_string_lossy(),
+            "stats": stats_json(&db.stats()),
+            "recovery": recovery_json(&db.recovery_report()),
+            "environment": report_json(&db.env().report()),
+            "auto": choice,
+        }))?;
+    } else {
+        out.text(&db.recovery_report())?;
+        out.text(&db.stats())?;
+        if let Some(choice) = choice {
+            out.line(format_args!("--env auto took {choice}"))?;
+        }
+        out.text(&db.env().report())?;
+    }
+    out.finish()?;
+    db.close()?;
+    Ok(Exit::Done)
+}
+
+/// Opens the database; with `--env auto` also tells what was chosen and why.
+fn open_and_say(store: &Store) -> Result<(Db, Option<String>)> {
+    if store.on.env != EnvName::Auto {
+        return Ok((open(store, Absent::Refuse)?, None));
+    }
+    let (env, choice) = treering_env::auto();
+    let options = Options { create_if_missing: false, ..Options::default() };
+    Ok((open_with(env, &store.database, options)?, Some(choice.to_string())))
+}
+
+/// Reads every block of every file.
+pub(crate) fn verify(args: &Verify) -> Result {
+    let env = args.store.on.env.make()?;
+    let report = inspect::verify(env, &args.store.database)?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&verify_json(&report))?;
+    } else {
+        for damage in &report.damages {
+            out.line(damage_line(damage))?;
+        }
+    }
+    out.finish()?;
+    let read = format!(
+        "{} files, {} blocks, {} read",
+        report.files,
+        report.blocks,
+        human_size(report.bytes)
+    );
+    for tail in &report.tails {
+        note(format_args!(
+            "{}\n  a write that never finished, as after a power loss; the next open cuts it off",
+            damage_line(tail)
+        ));
+    }
+    if report.damages.is_empty() {
+        note(format_args!("no damage found: {read}"));
+        return Ok(Exit::Done);
+    }
+    note(format_args!(
+        "{} damaged places: {read}\n  restore the files named from a copy; what is in undamaged \
+         files can still be read with `scan` and `export`",
+        report.damages.len()
+    ));
+    Ok(Exit::Damaged)
+}
+
+fn damage_line(damage: &inspect::Damage) -> String {
+    match damage.offset {
+        Some(offset) => format!("{} at offset {offset}: {}", damage.path.display(), damage.what),
+        None => format!("{}: {}", damage.path.display(), damage.what),
+    }
+}
+
+fn verify_json(report: &VerifyReport) -> Value {
+    let places = |damages: &[inspect::Damage]| -> Vec<Value> {
+        damages
+            .iter()
+            .map(|damage| {
+                json!({
+                    "path": damage.path.to_string_lossy(),
+                    "offset": damage.offset,
+                    "what": damage.what,
+                })
+            })
+            .collect()
+    };
+    json!({
+        "files": report.files,
+        "blocks": report.blocks,
+        "bytes": report.bytes,
+        "damages": places(&report.damages),
+        "unfinished_tails": places(&report.tails),
+    })
+}
+
+/// Prints what is in one file.
+pub(crate) fn dump(args: &Dump) -> Result {
+    let env = args.on.env.make()?;
+    let mut out = Output::new();
+    let mut closed = None;
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let dumped = inspect::dump(env, &args.file, limit, &mut |line| {
+        closed = out.line(line).err();
+        closed.is_none()
+    });
+    let finished = out.finish();
+    if let Some(failure) = closed {
+        return Err(failure);
+    }
+    dumped?;
+    finished?;
+    Ok(Exit::Done)
+}
+
+/// Flushes and compacts.
+pub(crate) fn compact(args: &Compact) -> Result {
+    let span = Span::new(&args.keys, args.bytes.encoding())?;
+    let db = open(&args.store, Absent::Refuse)?;
+    db.flush()?;
+    db.compact_range(span.bounds())?;
+    db.wait_for_compact()?;
+    let stats = db.stats();
+    let mut out = Output::new();
+    if args.json {
+        out.json(&stats_json(&stats))?;
+    } else {
+        out.text(&stats)?;
+    }
+    out.finish()?;
+    db.close()?;
+    Ok(Exit::Done)
+}
+
+fn stats_json(stats: &crate::Stats) -> Value {
+    json!({
+        "families": stats.families.iter().map(family_json).collect::<Vec<_>>(),
+        "last_sequence": stats.last_sequence,
+        "snapshots": stats.snapshots,
+        "groups": stats.groups,
+        "batches": stats.batches,
+        "largest_group": stats.largest_group,
+        "log_bytes": stats.log_bytes,
+        "log_syncs": stats.log_syncs,
+        "log_switches": stats.log_switches,
+        "log_segments": stats.log_segments,
+        "log_size": stats.log_size,
+        "flushes": stats.flushes,
+        "flushed_bytes": stats.flushed_bytes,
+        "failed_flushes": stats.failed_flushes,
+        "flush_error": stats.flush_error,
+        "compactions": stats.compactions,
+        "moves": stats.moves,
+        "compaction_read": stats.compaction_read,
+        "compaction_written": stats.compaction_written,
+        "running_compactions": stats.running_compactions,
+        "failed_compactions": stats.failed_compactions,
+        "compaction_error": stats.compaction_error,
+        "slowed_writes": stats.slowed_writes,
+        "stopped_writes": stats.stopped_writes,
+        "removed_files": stats.removed_files,
+        "failed_removals": stats.failed_removals,
+        "cache_hits": stats.cache_hits,
+        "cache_misses": stats.cache_misses,
+        "cache_bytes": stats.cache_bytes,
+        "open_tables": stats.open_tables,
+        "poisoned": stats.poisoned,
+    })
+}
+
+fn family_json(family: &FamilyStats) -> Value {
+    let levels: Vec<Value> = family
+        .levels
+        .iter()
+        .map(|level| json!({ "files": level.files, "bytes": level.bytes }))
+        .collect();
+    json!({
+        "name": family.name,
+        "memtable_bytes": family.memtable_bytes,
+        "memtable_entries": family.memtable_entries,
+        "immutable_memtables": family.immutable_memtables,
+        "immutable_bytes": family.immutable_bytes,
+        "levels": levels,
+        "pending_compaction_bytes": family.pending_compaction_bytes,
+    })
+}
+
+fn recovery_json(report: &RecoveryReport) -> Value {
+    let cuts: Vec<Value> = report
+        .cuts
+        .iter()
+        .map(|cut| {
+            json!({
+                "path": cut.path.to_string_lossy(),
+                "offset": cut.offset,
+                "dropped_bytes": cut.dropped_bytes,
+                "reason": cut.reason,
+            })
+        })
+        .collect();
+    json!({
+        "created": report.created,
+        "segments": report.segments,
+        "records": report.records,
+        "bytes": report.bytes,
+        "operations": report.operations,
+        "tables": report.tables,
+        "cuts": cuts,
+        "removed_files": report.removed_files,
+    })
+}
