@@ -1,0 +1,141 @@
+//! `bench envs` on a tiny database: every run is in the report with everything the schema asks
+//! for, and what was asked for was found.
+
+use serde_json::Value;
+
+use crate::tool::{Scratch, environments, run};
+
+fn keys(object: &Value) -> Vec<&str> {
+    object.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+fn check_run(run: &Value) {
+    let expected = [
+        "workload",
+        "env",
+        "mode",
+        "threads",
+        "batch",
+        "keys",
+        "value_size",
+        "requested",
+        "found",
+        "ops_per_sec",
+        "cpu_us_per_op",
+        "latency_us",
+        "report",
+    ];
+    assert_eq!(keys(run), expected);
+    assert_eq!(keys(&run["latency_us"]), ["p50", "p99", "p999", "max"]);
+    assert_eq!(keys(&run["report"]), ["env", "facts", "counters"]);
+    let requested = run["requested"].as_u64().unwrap();
+    assert!(requested > 0, "{run}");
+    assert_eq!(run["found"].as_u64(), Some(requested), "{run}");
+    assert!(run["ops_per_sec"].as_f64().unwrap() > 0.0, "{run}");
+    assert!(run["cpu_us_per_op"].as_f64().unwrap() > 0.0, "{run}");
+    let latency = |name: &str| run["latency_us"][name].as_f64().unwrap();
+    assert!(latency("p50") > 0.0 && latency("p50") <= latency("p99"), "{run}");
+    assert!(latency("p99") <= latency("p999") && latency("p999") <= latency("max"), "{run}");
+    assert_eq!(run["report"]["env"], run["env"], "{run}");
+}
+
+#[test]
+fn a_tiny_benchmark_reports_every_run_and_finds_every_key() {
+    let scratch = Scratch::new();
+    let (dir, json) = (scratch.path("bench"), scratch.path("runs.json"));
+    let envs: Vec<&str> = environments().into_iter().filter(|env| *env != "auto").collect();
+    let list = envs.join(",");
+    let args = |json: &str| {
+        let line = format!(
+            "bench envs --envs {list} --keys 20000 --value-size 100 --batch 32 --threads 1,2 \
+             --seconds 0.05 --repeat 2 --memory-limit 64MiB --json {json} --dir {}",
+            dir.display()
+        );
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let ran = run(args(json.to_str().unwrap())).ends_with(0);
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(keys(&report), ["schema", "machine", "runs"]);
+    assert_eq!(report["schema"], 1);
+    assert!(report["machine"]["kernel"].is_string());
+    let runs = report["runs"].as_array().unwrap();
+    // Two fills hot, three reading workloads cold and hot; two thread counts, two repeats.
+    assert_eq!(runs.len(), 8 * 2 * 2 * envs.len());
+    runs.iter().for_each(check_run);
+    let text = ran.text();
+    for part in ["fill-sync", "multiget", "cold", "hot", "ratio", "1.00x"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    for env in &envs {
+        let of_env = runs.iter().filter(|run| run["env"] == *env).count();
+        assert_eq!(of_env, runs.len() / envs.len(), "{env}");
+    }
+    // The environments take turns, and the first changes from repeat to repeat.
+    let turns: Vec<&str> =
+        runs.iter().take(2 * envs.len()).map(|r| r["env"].as_str().unwrap()).collect();
+    assert_eq!(turns[..envs.len()], envs);
+    assert_eq!(turns[envs.len()], envs[1 % envs.len()]);
+    ring_reads_are_counted(runs);
+    // A second call finds the database and builds nothing.
+    let again = run(args("/dev/null")).ends_with(0);
+    assert!(again.err.contains("using the database that is there"), "{}", again.err);
+    let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+fn ring_reads_are_counted(runs: &[Value]) {
+    let cold_rings = runs.iter().filter(|run| {
+        run["env"] == "io_uring" && run["mode"] == "cold" && run["workload"] == "multiget"
+    });
+    for run in cold_rings {
+        let counters = &run["report"]["counters"];
+        assert!(counters["ring_reads"].as_u64().unwrap() > 0, "{run}");
+        assert!(counters["in_flight_peak"].as_u64().unwrap() > 1, "{run}");
+    }
+}
+
+#[test]
+fn cold_runs_say_whether_memory_was_limited() {
+    let scratch = Scratch::new();
+    let (dir, json) = (scratch.path("bench"), scratch.path("runs.json"));
+    let line = format!(
+        "bench envs --envs posix --workloads get --cold --keys 5000 --seconds 0.05 --repeat 1 \
+         --dir {} --json {}",
+        dir.display(),
+        json.display()
+    );
+    let text = run(line.split_whitespace()).ends_with(0).text();
+    assert!(text.contains("cold runs"), "{text}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let run = &report["runs"][0];
+    let facts = run["report"]["facts"].as_array().unwrap();
+    let limit = facts.iter().find(|fact| fact["name"] == "memory limit").unwrap();
+    assert!(limit["why"].is_string(), "{limit}");
+    let dropped = facts.iter().find(|fact| fact["name"] == "page cache").unwrap();
+    assert!(dropped["value"].as_str().unwrap().starts_with("dropped: "), "{dropped}");
+}
+
+#[test]
+fn an_environment_that_cannot_be_compared_is_left_out_aloud() {
+    let scratch = Scratch::new();
+    let line = format!(
+        "bench envs --envs posix-serial,mem --workloads fill --keys 1000 --seconds 0.05 \
+         --repeat 1 --dir {}",
+        scratch.path("bench").display()
+    );
+    let ran = run(line.split_whitespace()).ends_with(1).says(&["mem is left out"]);
+    assert!(ran.text().contains("mem was left out"), "{}", ran.text());
+}
+
+#[test]
+fn a_temporary_database_is_removed_afterwards() {
+    let scratch = Scratch::new();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_treering"))
+        .args("bench envs --envs posix --workloads get --hot --keys 1000 --seconds 0.05".split(' '))
+        .args(["--repeat", "1"])
+        .current_dir(scratch.path(""))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_dir(scratch.path("")).unwrap().count(), 0);
+}

@@ -1,0 +1,183 @@
+//! HOST-09: `verify`, `dump` and the reading commands on damaged files, text files and missing
+//! files: what is wrong is named with file and offset, and nothing damaged is called sound.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use treering::env::PosixEnv;
+
+use crate::tool::{Ran, Scratch, run};
+
+/// A database of a few thousand entries, half in a table, half in the log.
+fn database() -> Scratch {
+    let scratch = Scratch::new();
+    let lines = |range: std::ops::Range<u32>| -> String {
+        range.map(|n| format!("key{n:05}\tvalue {n} {}\n", "x".repeat(40))).collect()
+    };
+    scratch.fill(&lines(0..2000));
+    scratch.on_db_with("import", &[] as &[&str], lines(2000..2500).as_bytes()).ends_with(0);
+    scratch
+}
+
+fn verify(scratch: &Scratch) -> Ran {
+    scratch.on_db("verify", &["--json"])
+}
+
+fn dump(file: &Path) -> Ran {
+    run(["dump".as_ref(), file.as_os_str()])
+}
+
+fn flip(file: &Path, at: u64) {
+    let mut bytes = fs::read(file).unwrap();
+    let at = usize::try_from(at).unwrap();
+    bytes[at] ^= 0x10;
+    fs::write(file, bytes).unwrap();
+}
+
+fn only(mut files: Vec<PathBuf>) -> PathBuf {
+    assert_eq!(files.len(), 1, "{files:?}");
+    files.remove(0)
+}
+
+fn manifest(scratch: &Scratch) -> PathBuf {
+    let current = fs::read_to_string(scratch.path("db/CURRENT")).unwrap();
+    let name = current.split_whitespace().find(|word| word.starts_with("MANIFEST-")).unwrap();
+    scratch.path("db").join(name)
+}
+
+/// HOST-09
+#[test]
+fn a_sound_database_verifies_and_every_file_of_it_can_be_dumped() {
+    let scratch = database();
+    let report = verify(&scratch).ends_with(0).json();
+    assert!(report["blocks"].as_u64().unwrap() > 10, "{report}");
+    assert!(report["files"].as_u64().unwrap() >= 3, "{report}");
+    assert!(report["bytes"].as_u64().unwrap() > 50_000, "{report}");
+    assert_eq!(report["damages"].as_array().unwrap().len(), 0);
+    scratch.on_db("verify", &[] as &[&str]).ends_with(0).says(&["no damage found"]);
+    let table = dump(&only(scratch.db_files(".sst"))).ends_with(0).text();
+    assert!(table.contains("key00000"), "{table}");
+    let logs: String =
+        scratch.db_files(".log").iter().map(|log| dump(log).ends_with(0).text()).collect();
+    assert!(logs.contains("key02000"), "{logs}");
+    assert!(!dump(&manifest(&scratch)).ends_with(0).text().is_empty());
+}
+
+/// HOST-09
+#[test]
+fn a_dump_stops_after_the_entries_asked_for() {
+    let scratch = database();
+    let table = only(scratch.db_files(".sst"));
+    let args = ["dump".as_ref(), table.as_os_str(), "--limit".as_ref(), "3".as_ref()];
+    let text = run(args).ends_with(0).text();
+    assert!(text.contains("key00002") && !text.contains("key00003"), "{text}");
+}
+
+/// HOST-09
+#[test]
+fn damage_anywhere_in_a_table_is_found_and_named_with_its_place() {
+    let scratch = database();
+    let table = only(scratch.db_files(".sst"));
+    let whole = fs::read(&table).unwrap();
+    let size = whole.len() as u64;
+    // Data blocks at the start, filter and index behind them, the footer at the end.
+    for at in [0, 100, 4096 + 7, size / 2, size - 5000, size - 600, size - 60, size - 1] {
+        flip(&table, at);
+        let found = verify(&scratch).ends_with(4);
+        let damages = found.json()["damages"].as_array().unwrap().clone();
+        let named = damages.iter().any(|damage| {
+            damage["path"].as_str().unwrap().ends_with(".sst") && damage["offset"].is_u64()
+        });
+        assert!(named, "offset {at}: {damages:?}");
+        fs::write(&table, &whole).unwrap();
+    }
+    verify(&scratch).ends_with(0);
+}
+
+/// HOST-09
+#[test]
+fn a_read_that_meets_damage_fails_with_file_and_offset_and_others_go_on() {
+    let scratch = database();
+    let table = only(scratch.db_files(".sst"));
+    flip(&table, 100);
+    let name = table.file_name().unwrap().to_str().unwrap();
+    scratch.on_db("get", &["key00000"]).ends_with(4).says(&[name, "at offset 0", "verify"]);
+    scratch.on_db("scan", &[] as &[&str]).ends_with(4).says(&[name]);
+    scratch.on_db("get", &["key01999"]).ends_with(0);
+    let dumped = dump(&table).ends_with(4);
+    assert!(dumped.err.contains(name), "{}", dumped.err);
+}
+
+/// HOST-09
+#[test]
+fn cut_tables_logs_and_manifests_are_damage() {
+    let scratch = database();
+    for file in [only(scratch.db_files(".sst")), manifest(&scratch)] {
+        let whole = fs::read(&file).unwrap();
+        for length in [0, 1, whole.len() / 2] {
+            fs::write(&file, &whole[..length]).unwrap();
+            let found = verify(&scratch).ends_with(4);
+            let said = format!("{}{}", found.text(), found.err);
+            let name = file.file_name().unwrap().to_str().unwrap();
+            assert!(said.contains(name), "{name} cut to {length}: {said}");
+        }
+        fs::write(&file, &whole).unwrap();
+    }
+    verify(&scratch).ends_with(0);
+}
+
+/// HOST-09
+#[test]
+fn a_flip_in_a_closed_log_or_in_the_manifest_is_damage() {
+    let scratch = database();
+    let logs = scratch.db_files(".log");
+    for file in [logs.last().unwrap().clone(), manifest(&scratch)] {
+        let whole = fs::read(&file).unwrap();
+        flip(&file, 60);
+        let found = verify(&scratch).ends_with(4);
+        let said = format!("{}{}", found.text(), found.err);
+        let name = file.file_name().unwrap().to_str().unwrap();
+        assert!(said.contains(name), "{name}: {said}");
+        fs::write(&file, &whole).unwrap();
+    }
+    verify(&scratch).ends_with(0);
+}
+
+/// HOST-09
+#[test]
+fn a_missing_table_is_damage_and_the_file_is_named() {
+    let scratch = database();
+    let table = only(scratch.db_files(".sst"));
+    fs::remove_file(&table).unwrap();
+    let name = table.file_name().unwrap().to_str().unwrap();
+    let found = verify(&scratch).ends_with(4);
+    let said = format!("{}{}", found.text(), found.err);
+    assert!(said.contains(name), "{said}");
+    scratch.on_db("get", &["key00000"]).ends_with(4).says(&[name, "missing"]);
+}
+
+/// HOST-09
+#[test]
+fn text_files_and_missing_files_are_not_dumped() {
+    let scratch = Scratch::new();
+    for name in ["notes.txt", "000007.sst", "000007.log", "MANIFEST-000007"] {
+        let file =
+            scratch.file(name, "just some text, longer than a footer or a header is\n".repeat(9));
+        let dumped = dump(&file);
+        assert!(matches!(dumped.code, 3 | 4), "{name}: {} {}", dumped.code, dumped.err);
+        assert!(dumped.err.contains(name), "{name}: {}", dumped.err);
+    }
+    let absent = dump(&scratch.path("000009.sst")).ends_with(3);
+    assert!(absent.err.contains("000009.sst"), "{}", absent.err);
+}
+
+/// HOST-09
+#[test]
+fn the_library_s_verify_finds_what_the_command_finds() {
+    let scratch = database();
+    flip(&only(scratch.db_files(".sst")), 100);
+    let env = std::sync::Arc::new(PosixEnv::new());
+    let report = treering::inspect::verify(env, &scratch.db()).unwrap();
+    assert_eq!(report.damages.len(), 1, "{report:?}");
+    assert_eq!(report.damages[0].offset, Some(0));
+}

@@ -1,0 +1,88 @@
+//! `doctor`, `stats` and `compact`.
+
+use crate::tool::{Scratch, environments, run};
+
+#[test]
+fn doctor_says_what_works_here_and_what_to_use() {
+    let dir = env!("CARGO_TARGET_TMPDIR");
+    let report = run(["doctor", dir, "--json"]).ends_with(0).json();
+    assert!(report["kernel"].as_str().is_some_and(|kernel| !kernel.is_empty()), "{report}");
+    let available = report["io_uring"]["available"].as_bool().unwrap();
+    assert_eq!(available, report["io_uring"]["why_not"].is_null(), "{report}");
+    assert!(report["file_system"].is_string(), "{report}");
+    let kinds = ["starts", "only_looks", "unsupported", "unknown"];
+    assert!(kinds.contains(&report["nowait_miss"].as_str().unwrap()), "{report}");
+    let cgroup = &report["memory_cgroup"];
+    assert_eq!(cgroup["allowed"].as_bool().unwrap(), cgroup["why_not"].is_null(), "{report}");
+    let advised = report["advised"].as_str().unwrap();
+    assert!(environments().contains(&advised), "{report}");
+    let text = run(["doctor", dir]).ends_with(0).text();
+    assert!(text.contains(&format!("use: --env {advised}")), "{text}");
+    assert!(text.contains("memory cgroups: "), "{text}");
+}
+
+#[test]
+fn doctor_needs_a_directory_that_is_there() {
+    let scratch = Scratch::new();
+    let absent = scratch.path("absent");
+    run(["doctor".as_ref(), absent.as_os_str()]).ends_with(3).says(&["does not exist"]);
+    let file = scratch.file("file", "");
+    run(["doctor".as_ref(), file.as_os_str()]).ends_with(3).says(&["not a directory"]);
+}
+
+#[test]
+fn stats_tell_of_the_tables_the_recovery_and_the_environment() {
+    let scratch = Scratch::new();
+    scratch.fill("a\t1\nb\t2\n");
+    scratch.on_db("put", &["c", "3"]).ends_with(0);
+    for env in environments() {
+        let stats = scratch.on_db("stats", &["--env", env, "--json"]).ends_with(0).json();
+        let family = &stats["stats"]["families"][0];
+        assert_eq!(family["name"], "default", "{stats}");
+        assert_eq!(stats["recovery"]["created"], false, "{stats}");
+        let used = stats["environment"]["env"].as_str().unwrap();
+        assert!(env == used || env == "auto", "{stats}");
+        assert_eq!(env == "auto", stats["auto"].is_string(), "{stats}");
+        assert!(stats["environment"]["counters"].is_object(), "{stats}");
+    }
+    let text = scratch.on_db("stats", &["--env", "posix"]).ends_with(0).text();
+    for part in ["recovery: ", "family default", "environment: posix"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn the_environment_can_come_from_the_surroundings() {
+    let scratch = Scratch::new();
+    scratch.fill("a\t1\n");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_treering"))
+        .arg("stats")
+        .arg(scratch.db())
+        .arg("--json")
+        .env("TREERING_ENV", "posix-serial")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let stats: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(stats["environment"]["env"], "posix-serial");
+}
+
+#[test]
+fn compact_leaves_one_sorted_level_without_what_was_deleted() {
+    let scratch = Scratch::new();
+    let lines: String = (0..3000).map(|n| format!("key{n:05}\t{}\n", "v".repeat(100))).collect();
+    scratch.fill(&lines);
+    let bytes = |json: serde_json::Value| -> u64 {
+        let levels = json["families"][0]["levels"].as_array().unwrap().clone();
+        levels.iter().map(|level| level["bytes"].as_u64().unwrap()).sum()
+    };
+    let before = bytes(scratch.on_db("compact", &["--json"]).ends_with(0).json());
+    for n in 0..30 {
+        scratch.on_db("delete", &[format!("key{n:05}")]).ends_with(0);
+    }
+    let stats = scratch.on_db("compact", &["--json"]).ends_with(0).json();
+    assert_eq!(stats["families"][0]["levels"][0]["files"], 0, "{stats}");
+    assert!(bytes(stats) < before);
+    let rest = scratch.on_db("scan", &["--limit", "1", "--keys-only"]).ends_with(0).text();
+    assert_eq!(rest, "key00030\n");
+}

@@ -1,0 +1,132 @@
+//! `import` and `export`.
+
+use crate::tool::{Scratch, run_with};
+
+/// Runs an import of `lines` and gives what a plain export says afterwards.
+fn round_trip(lines: &[u8], args: &[&str]) -> Vec<u8> {
+    let scratch = Scratch::new();
+    let mut import = vec!["-"];
+    import.extend(args);
+    scratch.on_db_with("import", &import, lines).ends_with(0);
+    scratch.on_db("export", &import).ends_with(0).out
+}
+
+#[test]
+fn what_was_imported_is_exported_byte_for_byte_in_key_order() {
+    let text = b"b\t2\twith a tab \\n\na\t\xffnot UTF-8\r\n\tno key\n";
+    assert_eq!(round_trip(text, &[]), b"\tno key\na\t\xffnot UTF-8\r\nb\t2\twith a tab \\n\n");
+    let hex = b"00\t0a\nff\t\n";
+    assert_eq!(round_trip(hex, &["--hex"]), hex);
+    let escaped = b"\\n\t\\x00\na\\\\\tb\\t\n";
+    assert_eq!(round_trip(escaped, &["--encoding", "escape"]), escaped);
+    let second = b"x\ta\n b\tb\t\n";
+    assert_eq!(round_trip(second, &["--key", "2"]), second);
+    let json = b"{\"n\": 1.50, \"id\":\"a\"}\n{\"id\":\"b\\u0000\"}\n";
+    assert_eq!(round_trip(json, &["--format", "jsonl", "--key", "id"]), json);
+    let fields = b"{\"k\":\"\\\"\",\"v\":\"x\\\\xff\"}\n";
+    let args = ["--format", "jsonl", "--key", "k", "--value", "v", "--encoding", "escape"];
+    assert_eq!(round_trip(fields, &args), fields);
+}
+
+#[test]
+fn the_last_line_of_a_key_wins_and_a_missing_last_line_feed_is_added() {
+    assert_eq!(round_trip(b"k\t1\nk\t2\nk\t3", &[]), b"k\t3\n");
+    let many: String = (0..5000).map(|n| format!("key{}\t{n}\n", n % 10)).collect();
+    let exported = round_trip(many.as_bytes(), &[]);
+    assert_eq!(exported.iter().filter(|&&byte| byte == b'\n').count(), 10);
+    assert!(exported.starts_with(b"key0\t4990\n"));
+}
+
+#[test]
+fn a_bad_line_stops_the_import_with_its_number_and_what_came_before_is_kept() {
+    let scratch = Scratch::new();
+    let file = scratch.file("input.tsv", "a\t1\nb\t2\nno tab here\nc\t3\n");
+    let file = file.to_str().unwrap();
+    let stopped = scratch.on_db("import", &[file]).ends_with(3);
+    stopped.says(&["input.tsv:3: no tab", "--on-error skip"]);
+    assert_eq!(scratch.on_db("scan", &[] as &[&str]).ends_with(0).text(), "a\t1\nb\t2\n");
+}
+
+#[test]
+fn skipping_goes_on_names_each_line_and_counts() {
+    let scratch = Scratch::new();
+    let lines = "{\"id\":\"a\"}\nnot json\n{\"no\":1}\n{\"id\":\"b\"}\n\n";
+    let args = ["-", "--format", "jsonl", "--key", "id", "--on-error", "skip", "--json"];
+    let skipped = scratch.on_db_with("import", &args, lines.as_bytes()).ends_with(1);
+    let outcome = skipped.json();
+    assert_eq!((outcome["rows"].as_u64(), outcome["skipped"].as_u64()), (Some(2), Some(3)));
+    assert_eq!(outcome["bytes"].as_u64(), Some(lines.len() as u64));
+    skipped.says(&[
+        "standard input:2: not a JSON object",
+        "standard input:3: no field `id`",
+        "standard input:5:",
+    ]);
+    assert_eq!(scratch.on_db("scan", &["--keys-only"]).ends_with(0).text(), "a\nb\n");
+}
+
+#[test]
+fn a_key_above_the_limit_is_a_bad_line_and_one_at_the_limit_is_not() {
+    let scratch = Scratch::new();
+    let longest = "k".repeat(65_535);
+    let lines = format!("{longest}\t1\n{longest}x\t2\nz\t3\n");
+    let args = ["-", "--on-error", "skip"];
+    let skipped = scratch.on_db_with("import", &args, lines.as_bytes()).ends_with(1);
+    skipped.says(&["standard input:2:", "65536 bytes", "65535"]);
+    assert_eq!(scratch.on_db("get", &[longest.as_str()]).ends_with(0).text(), "1\n");
+    assert_eq!(scratch.on_db("get", &["z"]).ends_with(0).text(), "3\n");
+}
+
+#[test]
+fn a_header_names_the_columns() {
+    let scratch = Scratch::new();
+    let lines = b"city\tpopulation\r\nOslo\t709\nBergen\t291\n";
+    let args = ["-", "--header", "--key", "city", "--value", "population"];
+    scratch.on_db_with("import", &args, lines).ends_with(0);
+    assert_eq!(scratch.on_db("get", &["Bergen"]).ends_with(0).text(), "291\n");
+    let wrong = ["-", "--header", "--key", "town"];
+    scratch.on_db_with("import", &wrong, lines).ends_with(2).says(&["no column `town`"]);
+}
+
+#[test]
+fn an_export_refuses_what_its_format_cannot_hold_and_an_existing_file() {
+    let scratch = Scratch::new();
+    scratch.on_db("put", &["6b0a", "76", "--hex"]).ends_with(0);
+    scratch.on_db("export", &[] as &[&str]).ends_with(3).says(&["k\\n", "--hex"]);
+    let jsonl = ["-", "--format", "jsonl"];
+    scratch.on_db("export", &jsonl).ends_with(3).says(&["no JSON", "--value FIELD"]);
+    let file = scratch.file("there", "precious");
+    let file = file.to_str().unwrap();
+    scratch.on_db("export", &[file, "--hex"]).ends_with(3).says(&["there exists"]);
+    assert_eq!(std::fs::read(file).unwrap(), b"precious");
+    let new = scratch.path("new");
+    let args = [new.to_str().unwrap(), "--hex"];
+    scratch.on_db("export", &args).ends_with(0).says(&["1 rows written"]);
+    assert_eq!(std::fs::read(new).unwrap(), b"6b0a\t76\n");
+}
+
+#[test]
+fn an_export_can_be_limited_to_a_range() {
+    let scratch = Scratch::new();
+    scratch.fill("a\t1\nb\t2\nc\t3\n");
+    let exported = scratch.on_db("export", &["-", "--from", "b"]).ends_with(0);
+    assert_eq!(exported.text(), "b\t2\nc\t3\n");
+}
+
+#[test]
+fn the_key_s_field_must_be_named_for_json_lines() {
+    let scratch = Scratch::new();
+    let args = ["-", "--format", "jsonl"];
+    scratch.on_db("import", &args).ends_with(2).says(&["--key FIELD"]);
+    let header = ["-", "--format", "jsonl", "--key", "k", "--header"];
+    scratch.on_db("import", &header).ends_with(2).says(&["--header"]);
+    assert!(!scratch.db().exists());
+}
+
+#[test]
+fn an_absent_input_file_is_named() {
+    let scratch = Scratch::new();
+    let db = scratch.db();
+    let absent = scratch.path("absent.tsv");
+    let ran = run_with(["import".as_ref(), db.as_os_str(), absent.as_os_str()], b"");
+    ran.ends_with(3).says(&["absent.tsv", "No such file"]);
+}

@@ -1,0 +1,137 @@
+//! Wrong command lines and wrong places.
+
+use std::fs;
+
+use crate::tool::{Scratch, run};
+
+const COMMANDS: &[&str] = &[
+    "put",
+    "get",
+    "delete",
+    "scan",
+    "multi-get",
+    "import",
+    "export",
+    "stats",
+    "verify",
+    "dump",
+    "compact",
+    "doctor",
+    "bench",
+];
+
+#[test]
+fn help_names_every_command_and_the_exit_codes() {
+    let help = run(["--help"]).ends_with(0).text();
+    for command in COMMANDS {
+        assert!(help.contains(&format!("\n  {command} ")), "{command} is not in {help}");
+        let own = run([*command, "--help"]).ends_with(0).text();
+        assert!(own.contains("Usage: treering"), "{own}");
+    }
+    assert!(help.contains("Exit codes:\n  0  done"), "{help}");
+    assert!(run(["bench", "envs", "--help"]).ends_with(0).text().contains("--memory-limit"));
+    assert!(run(["--version"]).ends_with(0).text().starts_with("treering "));
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2_and_touches_nothing() {
+    let scratch = Scratch::new();
+    let db = scratch.db();
+    let db = db.to_str().unwrap();
+    let wrong: &[&[&str]] = &[
+        &[],
+        &["frobnicate"],
+        &["put", db],
+        &["put", db, "k"],
+        &["put", db, "k", "v", "--value-file", "f"],
+        &["put", db, "0g", "00", "--hex"],
+        &["put", db, "k", "v", "--env", "posixx"],
+        &["put", db, "k", "v", "--durability", "forever"],
+        &["get", db],
+        &["get", db, "k", "--raw", "--json"],
+        &["scan", db, "--limit", "x"],
+        &["scan", db, "--prefix", "a", "--from", "b"],
+        &["multi-get", db],
+        &["multi-get", db, "k", "--keys-file", "f"],
+        &["multi-get", db, "k", "--batch", "0"],
+        &["import", db, "--format", "xml"],
+        &["import", db, "--hex", "--encoding", "text"],
+        &["export", db, "--format", "jsonl", "--value", "v"],
+        &["bench"],
+        &["bench", "envs", "--workloads", "get,dance"],
+        &["bench", "envs", "--value-size", "4KB"],
+        &["bench", "envs", "--value-size", "7"],
+        &["bench", "envs", "--keys", "0"],
+        &["bench", "envs", "--threads", "0"],
+        &["bench", "envs", "--seconds", "0"],
+    ];
+    for args in wrong {
+        let ran = run(*args).ends_with(2);
+        assert!(!ran.err.is_empty() && ran.out.is_empty(), "{args:?}");
+        assert!(!scratch.db().exists(), "{args:?}");
+    }
+    run(["put", db, "k", "v", "--env", "posixx"]).ends_with(2).says(&["posix-serial", "io_uring"]);
+}
+
+#[test]
+fn a_missing_directory_is_no_database_and_is_not_created_by_reading() {
+    let scratch = Scratch::new();
+    for (command, rest) in [
+        ("get", &["k"][..]),
+        ("delete", &["k"]),
+        ("scan", &[]),
+        ("multi-get", &["k"]),
+        ("export", &[]),
+        ("stats", &[]),
+        ("verify", &[]),
+        ("compact", &[]),
+    ] {
+        let ran = scratch.on_db(command, rest).ends_with(3);
+        assert!(ran.err.contains(scratch.db().to_str().unwrap()), "{command}: {}", ran.err);
+        assert!(!scratch.db().exists(), "{command}");
+    }
+}
+
+#[test]
+fn a_directory_of_other_files_is_refused_and_left_alone() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.db()).unwrap();
+    let note = scratch.file("db/notes.txt", "mine");
+    for (command, rest) in [("put", &["k", "v"][..]), ("get", &["k"]), ("verify", &[])] {
+        let ran = scratch.on_db(command, rest).ends_with(3);
+        assert!(ran.err.contains("not a Treering database"), "{command}: {}", ran.err);
+    }
+    assert_eq!(fs::read(&note).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(scratch.db()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_file_in_place_of_the_directory_is_refused() {
+    let scratch = Scratch::new();
+    let file = scratch.file("db", "text");
+    let ran = scratch.on_db("put", &["k", "v"]).ends_with(3);
+    assert!(ran.err.contains(file.to_str().unwrap()), "{}", ran.err);
+    assert_eq!(fs::read(file).unwrap(), b"text");
+}
+
+#[test]
+fn a_database_that_is_open_elsewhere_says_what_to_do() {
+    let scratch = Scratch::new();
+    scratch.fill("k\tv\n");
+    let held = treering::Db::open_default(scratch.db()).unwrap();
+    scratch.on_db("get", &["k"]).ends_with(3).says(&["in use", "stop the other one"]);
+    held.close().unwrap();
+    scratch.on_db("get", &["k"]).ends_with(0);
+}
+
+#[test]
+fn an_oversized_key_is_refused_with_its_limit() {
+    let scratch = Scratch::new();
+    scratch.on_db("put", &["k", "v"]).ends_with(0);
+    let file = scratch.file("keys", format!("{}\n", "k".repeat(70_000)));
+    let args = ["--keys-file", file.to_str().unwrap()];
+    // A key that cannot be stored is not there.
+    scratch.on_db("multi-get", &args).ends_with(1).says(&["1 of 1 keys not found"]);
+    let key = "k".repeat(70_000);
+    scratch.on_db("put", &[key.as_str(), "v"]).ends_with(3).says(&["65535"]);
+}
