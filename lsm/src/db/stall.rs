@@ -77,13 +77,12 @@ impl Shared {
     /// of the job that it would have to wait for.
     pub(crate) fn admit(&self) -> Result<()> {
         if self.inline() {
-            return self.admit_inline();
-        }
-        if self.pressure.is_stopped() {
+            self.admit_inline()?;
+        } else if self.pressure.is_stopped() {
             return self.wait_while_stopped();
         }
         let delay = self.pressure.delay();
-        if delay > Duration::ZERO {
+        if delay > Duration::ZERO && !self.pressure.is_stopped() {
             self.stats.slowed_writes.add(1);
             self.clock.sleep(delay);
         }
