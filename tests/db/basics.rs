@@ -21,7 +21,7 @@ fn what_was_written_is_read_and_what_was_deleted_is_not() {
     assert_eq!(get(&db, "a"), None);
     assert_eq!(get(&db, "c"), None);
     assert_eq!(get(&db, "").as_deref(), Some("empty"));
-    assert_eq!(all(&db), [("".into(), "empty".into()), ("b".into(), "3".into())]);
+    assert_eq!(all(&db), [(String::new(), "empty".into()), ("b".into(), "3".into())]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn random_writes_and_reads_agree_with_a_sorted_map() {
 fn values_of_every_size_come_back_from_tables_and_through_reads_that_keep_nothing() {
     let (_env, db) = open_new(small());
     let sizes = [0, 1, 63, 64, 255, 256, 1000, 4095, 4096, 4097, 70_000, 1_200_000];
-    let value = |size: usize| -> Vec<u8> { (0..size).map(|i| (i * 7 % 251) as u8).collect() };
+    let value = |size: usize| -> Vec<u8> { (0..=250).cycle().step_by(7).take(size).collect() };
     for size in sizes {
         db.put(format!("{size:08}"), value(size)).unwrap();
     }

@@ -2,14 +2,17 @@
 //!
 //! Most tests run without background threads, where the whole engine is deterministic; what
 //! depends on threads is in `threads`.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail a test by panicking")]
 
 mod basics;
 mod costs;
+mod crash;
 mod families;
 mod multi_get;
 mod opening;
 mod poison;
 mod reopen;
 mod snapshots;
+mod stalls;
 mod support;
 mod threads;
