@@ -1,0 +1,75 @@
+//! Agreement with a `BTreeMap` under random operations, options and environments.
+//!
+//! Goal: whatever sequence of calls is made, on whatever environment, every answer is the one that
+//! a sorted map with copies for snapshots gives.
+//!
+//! Method: a seed makes the options and a stream of operations ([`driver`]); each runs on the
+//! engine and on the map, and every answer is compared. `TREERING_MODEL_SEEDS=first..last` chooses
+//! other seeds, `TREERING_MODEL_STEPS` longer streams; a failure prints the seed.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod driver;
+mod environments;
+
+use environments::Place;
+use std::ops::Range;
+
+/// The seeds to run: `count` of them, or those the environment variable names.
+fn seeds(count: u64) -> Range<u64> {
+    let Ok(text) = std::env::var("TREERING_MODEL_SEEDS") else { return 0..count };
+    let (first, last) = text.split_once("..").expect("TREERING_MODEL_SEEDS=first..last");
+    first.parse().unwrap()..last.parse().unwrap()
+}
+
+fn steps() -> usize {
+    std::env::var("TREERING_MODEL_STEPS").map_or(250, |steps| steps.parse().unwrap())
+}
+
+fn run(count: u64, make: impl Fn() -> Place) -> Vec<Place> {
+    let mut places = Vec::new();
+    for seed in seeds(count) {
+        let place = make();
+        driver::run(&place, seed, steps());
+        places.push(place);
+    }
+    places
+}
+
+fn counted(places: &[Place], counter: &str) -> u64 {
+    places.iter().map(|place| place.env.report().counter(counter)).sum()
+}
+
+#[test]
+fn the_engine_agrees_with_a_map_in_memory() {
+    run(200, Place::memory);
+}
+
+#[test]
+fn the_engine_agrees_with_a_map_on_posix_reading_serially() {
+    run(25, || Place::posix(false));
+}
+
+#[test]
+fn the_engine_agrees_with_a_map_on_posix_reading_ahead() {
+    let places = run(25, || Place::posix(true));
+    assert!(counted(&places, "nowait_hit") + counted(&places, "nowait_miss") > 0);
+}
+
+/// On the ring the pages are dropped from the cache again and again, so that the misses really go
+/// through it; a run in which they did not is a failure.
+#[test]
+fn the_engine_agrees_with_a_map_on_io_uring() {
+    let first = match Place::io_uring() {
+        Ok(place) => place,
+        Err(why) => {
+            println!("SKIPPED: {why}");
+            return;
+        }
+    };
+    drop(first);
+    let places = run(40, || Place::io_uring().unwrap());
+    assert!(counted(&places, "ring_reads") > 0, "no read went through a ring");
+    let peak = places.iter().map(|place| place.env.report().counter("in_flight_peak")).max();
+    assert!(peak > Some(1), "the ring was one deep");
+}
