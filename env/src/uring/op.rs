@@ -9,6 +9,7 @@
 use std::mem;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::ptr;
 
 use super::verdict::Asked;
 use crate::buffer::BufferPool;
@@ -29,6 +30,9 @@ pub(crate) struct Op {
     /// Where in the file the memory begins.
     start: u64,
     memory: Buffer,
+    /// The memory's address, taken while nothing was outstanding: taking it again meanwhile would
+    /// claim the memory for Rust.
+    base: *mut u8,
     /// The caller's bytes within the memory. Direct reads may need more around them.
     wanted: Range<usize>,
     outstanding: usize,
@@ -65,6 +69,7 @@ impl Op {
         Self {
             tag,
             memory: take_memory(pool, window, align.is_some()),
+            base: ptr::null_mut(),
             file,
             start,
             wanted: skip..skip + len,
@@ -109,6 +114,8 @@ impl Op {
     /// Cuts what is missing from `from` on into pieces for a ring, all of which are outstanding
     /// from now on. `op` is this operation's key.
     pub(crate) fn cut(&mut self, op: u64, from: usize) -> impl Iterator<Item = Piece> + use<> {
+        assert_eq!(self.outstanding, 0, "memory in flight is touched by nobody");
+        self.base = self.memory.as_mut_slice().as_mut_ptr();
         let len = self.memory.len();
         let cuts = (self.aligned_down(from)..len).step_by(CHUNK);
         self.outstanding = cuts.len();
@@ -119,8 +126,9 @@ impl Op {
     }
 
     /// The address that a piece is read to, valid until the operation is taken apart.
-    pub(crate) fn address(&mut self, piece: &Piece) -> *mut u8 {
-        self.memory.as_mut_slice()[piece.from..piece.end].as_mut_ptr()
+    pub(crate) fn address(&self, piece: &Piece) -> *mut u8 {
+        assert!(piece.from < piece.end && piece.end <= self.memory.len(), "a piece lies inside");
+        self.base.wrapping_add(piece.from)
     }
 
     /// What a piece asks for, and how much of it must arrive.
