@@ -109,8 +109,10 @@ pub trait Env: Send + Sync + Debug {
     /// Gives a file a second name. `CrossDevice` or `Unsupported`: the caller should copy.
     fn link(&self, from: &Path, to: &Path) -> Result<()>;
 
-    /// Creates a directory and its missing parents, and syncs the parent of every directory it
-    /// made. Succeeds if the directory exists.
+    /// Creates a directory and its missing parents, from the top, and syncs the parent of each
+    /// before it makes the next. The deepest directory that was there already gets its parent
+    /// synced as well: a process that made it may have died before it could. Succeeds if the
+    /// directory exists.
     fn create_dir_all(&self, dir: &Path) -> Result<()>;
 
     /// Removes an empty directory.

@@ -351,7 +351,13 @@ impl Env for MemEnv {
         for ancestor in dir.ancestors() {
             let node = self.shared.volume.read().names.node("create_dir_all", ancestor)?;
             match node {
-                Some(Node::Dir(_)) => break,
+                Some(Node::Dir(_)) => {
+                    // Whoever made it may have died before it had synced the parent.
+                    if let Some(parent) = ancestor.parent() {
+                        self.sync_dir(parent)?;
+                    }
+                    break;
+                }
                 Some(Node::File(_)) => {
                     return Err(Error::from_errno(libc::ENOTDIR, "create_dir_all", ancestor));
                 }

@@ -109,7 +109,10 @@ pub(crate) fn create_dir_all(os: &Os, dir: &Path) -> Result<()> {
     while let Some(&next) = missing.last() {
         match os.sys.mkdir(next) {
             Ok(()) => sync_new_dir(os, next)?,
-            Err(libc::EEXIST) => require_dir(os, next)?,
+            Err(libc::EEXIST) => {
+                require_dir(os, next)?;
+                sync_found_dir(os, next)?;
+            }
             Err(libc::ENOENT) => {
                 if let Some(parent) = next.parent().filter(|p| !p.as_os_str().is_empty()) {
                     missing.push(parent);
@@ -124,11 +127,23 @@ pub(crate) fn create_dir_all(os: &Os, dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes the name of a directory that was already there durable: a process that made it may have
+/// died before it had synced the parent. A parent that may not be read was not changed by us.
+fn sync_found_dir(os: &Os, dir: &Path) -> Result<()> {
+    match sync_dir(os, parent_of(dir)) {
+        Err(error) if error.kind() == ErrorKind::Denied => Ok(()),
+        synced => synced,
+    }
+}
+
+fn parent_of(dir: &Path) -> &Path {
+    dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Syncs the parent of a directory just made. If that fails the directory is taken away again, or
 /// a second attempt would find it and take it for durable.
 fn sync_new_dir(os: &Os, dir: &Path) -> Result<()> {
-    let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let synced = sync_dir(os, parent);
+    let synced = sync_dir(os, parent_of(dir));
     if synced.is_err() {
         // Nothing better can be done if this fails too; the error is reported either way.
         let _ = os.sys.rmdir(dir);

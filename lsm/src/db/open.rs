@@ -88,6 +88,9 @@ impl DbBuilder {
             Some(versions) => versions,
             None => {
                 self.check_nothing_is_lost()?;
+                // The directory may have been made by a process that died before its name was
+                // durable; nothing that is acknowledged later may depend on such a name.
+                self.env.create_dir_all(&self.path)?;
                 VersionSet::create(self.env.clone(), &self.path)?
             }
         };
@@ -145,7 +148,7 @@ impl DbBuilder {
             };
             if proof {
                 let what = format!(
-                    "CURRENT is missing, but {} is there; restore CURRENT or run `treering repair`",
+                    "CURRENT is missing, but {} is there; put CURRENT back from a copy",
                     name.display()
                 );
                 return Err(Error::corruption(&FileName::Current.path(&self.path), None, what));
