@@ -9,6 +9,9 @@ use treering::{Db, WriteOptions};
 use crate::oracle::{History, State};
 use crate::workload::{Workload, open};
 
+/// How often the policies that draw lots are tried at each point, each time with another seed.
+const ROUNDS: u64 = 8;
+
 /// Which of the points of a sweep are run.
 #[derive(Clone, Copy, Debug)]
 pub struct Points {
@@ -83,8 +86,8 @@ impl<'a> Sweep<'a> {
         drop(result);
         tally.cuts += 1;
         let mut seen = HashSet::new();
-        let seed = self.seed.wrapping_mul(1 << 20) + operation * 4;
-        for policy in CrashPolicy::all(seed) {
+        let seed = self.seed.wrapping_mul(1 << 20) + operation * ROUNDS;
+        for policy in (0..ROUNDS).flat_map(|round| CrashPolicy::all(seed + round)) {
             let image = env.crash(policy);
             if !seen.insert(image.fingerprint()) {
                 continue;
@@ -117,7 +120,12 @@ impl<'a> Sweep<'a> {
         assert_eq!(state, again, "{context}: the second open differs");
         self.write_after_recovery(&first, &state, context);
         if self.depth > 1 {
-            self.cut_recovery(&untouched, &state, context, tally);
+            // Of a killed process the recovery may lose what was not synced, if the power goes too.
+            let allowed = |found: &State| match power_loss {
+                true => *found == state,
+                false => history.prefix_of(found, true).is_ok(),
+            };
+            self.cut_recovery(&untouched, &allowed, context, tally);
         }
     }
 
@@ -144,7 +152,13 @@ impl<'a> Sweep<'a> {
     }
 
     /// Cuts the open that recovers `image` at each of its operations.
-    fn cut_recovery(&self, image: &MemEnv, state: &State, context: &str, tally: &mut Tally) {
+    fn cut_recovery(
+        &self,
+        image: &MemEnv,
+        allowed: &dyn Fn(&State) -> bool,
+        context: &str,
+        tally: &mut Tally,
+    ) {
         let measured = image.kill();
         let before = measured.operations();
         drop(open(&measured).unwrap());
@@ -167,7 +181,7 @@ impl<'a> Sweep<'a> {
             for policy in policies {
                 let context = format!("{context}; then inside {operation} of the open, {policy:?}");
                 let found = self.recover(&env.crash(policy), &context);
-                assert_eq!(found, *state, "{context}");
+                assert!(allowed(&found), "{context}: recovered {found:?}");
             }
         }
     }
