@@ -93,7 +93,8 @@ impl<'a> Sweep<'a> {
                 continue;
             }
             let hit = env.cut_operation().unwrap_or_default();
-            let context = format!("{}: {when:?} operation {operation} ({hit}), {policy:?}", self.name);
+            let context =
+                format!("{}: {when:?} operation {operation} ({hit}), {policy:?}", self.name);
             self.check(&image, &history, true, &context, tally);
         }
         let context = format!("{}: kill {when:?} operation {operation}", self.name);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use treering::env::{Env, MemEnv};
-use treering::{CfOptions, ColumnFamily, Db, Durability, Options, Result, WriteBatch, WriteOptions};
+use treering::{
+    CfOptions, ColumnFamily, Db, Durability, Options, Result, WriteBatch, WriteOptions,
+};
 
 use crate::oracle::History;
 
