@@ -222,8 +222,11 @@ impl Db {
     /// Batches become visible in the order of the log: a flushed write behind an unfinished synced
     /// one waits for that sync. Waiting writers share one append and one sync.
     ///
-    /// [`Error::InvalidArgument`], [`Error::FamilyDropped`] and [`Error::NoSpace`]: nothing was
-    /// applied. After any other error the batch may or may not be there at the next open.
+    /// A write may be more durable than asked: the log hands every record to the operating system
+    /// at once, so `Buffered` is as good as `Flushed`.
+    ///
+    /// [`Error::InvalidArgument`] and [`Error::FamilyDropped`]: nothing was applied. The same goes
+    /// for [`Error::NoSpace`] while [`Db::stats`] shows no failure that stopped writes. After any other error the batch may or may not be there at the next open.
     pub fn write_opt(&self, batch: WriteBatch, options: &WriteOptions) -> Result<()> {
         self.handle.shared.write(batch, options)
     }

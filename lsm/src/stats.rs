@@ -123,6 +123,8 @@ pub struct Stats {
     pub open_tables: usize,
     /// The failure that stopped all writes, if one did.
     pub poisoned: Option<String>,
+    /// What the open found and did.
+    pub recovery: RecoveryReport,
 }
 
 /// One column family in [`Stats`].
@@ -213,7 +215,7 @@ impl fmt::Display for Stats {
         if let Some(error) = &self.poisoned {
             writeln!(f, "writes stopped: {error}")?;
         }
-        Ok(())
+        self.recovery.fmt(f)
     }
 }
 

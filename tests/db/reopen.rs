@@ -1,7 +1,7 @@
 //! What is there after the database was closed, dropped or killed.
 
 use treering_env::{CrashPolicy, Env, MemEnv};
-use treering_lsm::{Durability, WriteBatch, WriteOptions};
+use treering_lsm::{Durability, Error, Options, TailPolicy, WriteBatch, WriteOptions};
 
 use crate::support::{all, count, get, names, open, open_new, roomy, small};
 
@@ -144,4 +144,39 @@ fn a_power_loss_right_after_the_first_open_leaves_nothing_or_an_empty_database()
         again.put("a", "1").unwrap();
     }
     drop(db);
+}
+
+/// A write that never finished is cut, reported, and stays cut; or refused, if the options say so.
+#[test]
+fn a_torn_tail_is_cut_and_reported_once_or_refused() {
+    let (env, db) = open_new(roomy());
+    db.put("a", "1").unwrap();
+    let torn = env.kill();
+    drop(db);
+    let log = names(&torn).into_iter().find(|name| name.ends_with(".log")).unwrap();
+    let path = std::path::Path::new(crate::support::DIR).join(&log);
+    let file = torn.open_rw(&path).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.size()).unwrap()];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let end = (end as u64).next_multiple_of(8);
+    file.write_all_at(&[0xab; 21], end).unwrap();
+    drop(file);
+
+    let refuse = Options { tail_policy: TailPolicy::RefuseOnAny, ..roomy() };
+    let shared = std::sync::Arc::new(torn.clone());
+    let error = crate::support::try_open(shared, refuse).unwrap_err();
+    let Error::Corruption { path: named, offset, .. } = &error else { panic!("{error}") };
+    assert_eq!((named, offset), (&path, &Some(end)));
+
+    let db = open(&torn, roomy());
+    let report = db.recovery_report();
+    let [cut] = &report.cuts[..] else { panic!("one cut: {report}") };
+    assert_eq!((&cut.path, cut.offset, cut.dropped_bytes), (&path, end, 21));
+    assert_eq!(db.stats().recovery, report);
+    assert_eq!(get(&db, "a").as_deref(), Some("1"));
+    drop(db);
+    let db = open(&torn, roomy());
+    assert!(db.recovery_report().cuts.is_empty(), "{}", db.recovery_report());
+    assert_eq!(all(&db).len(), 1);
 }

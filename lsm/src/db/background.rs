@@ -168,6 +168,7 @@ impl Shared {
         let full = view.families().iter().any(|family| family.is_full());
         let due = full
             || self.work_is_left.load(Ordering::Relaxed)
+            || !self.obsolete.is_empty()
             || self.log.lock().wants_attention()
             || self.pins_old_log().is_some();
         drop(view);

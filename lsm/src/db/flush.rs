@@ -34,12 +34,14 @@ impl Shared {
         self.turnstile.wait_for_at_most(0);
         let mut state = self.state.lock();
         for family in full {
+            if state.has_no_room(family) {
+                self.stats.stopped_writes.add(1);
+            }
             while state.has_no_room(family) {
                 self.check_writable()?;
                 if let Some(error) = state.flush.error() {
                     return Err(error);
                 }
-                self.stats.stopped_writes.add(1);
                 self.changed.wait(&mut state);
             }
             self.freeze(baton, &mut state, family);

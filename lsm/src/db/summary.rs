@@ -36,6 +36,7 @@ impl Shared {
             cache_bytes: blocks.bytes(),
             open_tables: self.tables.open_tables(),
             poisoned: self.poison.get().map(ToString::to_string),
+            recovery: self.report.clone(),
             ..Stats::default()
         };
         let state = self.state.lock();
