@@ -55,7 +55,8 @@ fn a_scan_into_a_closed_pipe_ends_in_silence() {
     use std::process::{Command, Stdio};
 
     let scratch = Scratch::new();
-    let lines: String = (0..20_000).map(|n| format!("{n:08}\t{}\n", "x".repeat(50))).collect();
+    let lines =
+        (0..20_000).map(|n| format!("{n:08}\t{}\n", "x".repeat(50))).collect::<Vec<_>>().concat();
     scratch.fill(&lines);
     let mut child = Command::new(env!("CARGO_BIN_EXE_treering"))
         .arg("scan")
@@ -89,12 +90,12 @@ fn multi_get_answers_in_the_order_of_the_keys_and_tells_what_is_missing() {
 #[test]
 fn multi_get_takes_keys_from_a_file_in_batches_of_any_size() {
     let scratch = Scratch::new();
-    let lines: String = (0..1000).map(|n| format!("key{n:04}\tvalue{n}\n")).collect();
+    let lines = (0..1000).map(|n| format!("key{n:04}\tvalue{n}\n")).collect::<Vec<_>>().concat();
     scratch.fill(&lines);
-    let keys: String = (0..1000).rev().map(|n| format!("key{n:04}\n")).collect();
+    let keys = (0..1000).rev().map(|n| format!("key{n:04}\n")).collect::<Vec<_>>().concat();
     let keys = scratch.file("keys", keys);
     let keys = keys.to_str().unwrap();
-    let expected: String = (0..1000).rev().map(|n| format!("value{n}\n")).collect();
+    let expected = (0..1000).rev().map(|n| format!("value{n}\n")).collect::<Vec<_>>().concat();
     for env in environments() {
         for batch in ["1", "7", "1000", "100000"] {
             let args = ["--keys-file", keys, "--values-only", "--batch", batch, "--env", env];

@@ -70,7 +70,8 @@ fn the_environment_can_come_from_the_surroundings() {
 #[test]
 fn compact_leaves_one_sorted_level_without_what_was_deleted() {
     let scratch = Scratch::new();
-    let lines: String = (0..3000).map(|n| format!("key{n:05}\t{}\n", "v".repeat(100))).collect();
+    let lines =
+        (0..3000).map(|n| format!("key{n:05}\t{}\n", "v".repeat(100))).collect::<Vec<_>>().concat();
     scratch.fill(&lines);
     let bytes = |json: serde_json::Value| -> u64 {
         let levels = json["families"][0]["levels"].as_array().unwrap().clone();

@@ -9,39 +9,39 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// What a command said and how it ended.
-pub struct Ran {
-    pub code: i32,
-    pub out: Vec<u8>,
-    pub err: String,
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) out: Vec<u8>,
+    pub(crate) err: String,
 }
 
 impl Ran {
     /// Checks the exit code; a wrong one is shown with everything that was said.
     #[track_caller]
-    pub fn ends_with(self, code: i32) -> Self {
+    pub(crate) fn ends_with(self, code: i32) -> Self {
         let out = String::from_utf8_lossy(&self.out);
         assert_eq!(self.code, code, "\nstdout: {out}\nstderr: {}", self.err);
         self
     }
 
     /// Standard output as text.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.out.clone()).unwrap()
     }
 
     /// Standard output as one JSON value.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.out).unwrap()
     }
 
     /// Standard output as one JSON value a line.
-    pub fn json_lines(&self) -> Vec<Value> {
+    pub(crate) fn json_lines(&self) -> Vec<Value> {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// Checks that standard error holds each of `parts`.
     #[track_caller]
-    pub fn says(self, parts: &[&str]) -> Self {
+    pub(crate) fn says(self, parts: &[&str]) -> Self {
         for part in parts {
             assert!(self.err.contains(part), "`{part}` is not in: {}", self.err);
         }
@@ -50,7 +50,7 @@ impl Ran {
 }
 
 /// Runs the binary with `input` on its standard input.
-pub fn run_with<I: IntoIterator<Item: AsRef<OsStr>>>(args: I, input: &[u8]) -> Ran {
+pub(crate) fn run_with<I: IntoIterator<Item: AsRef<OsStr>>>(args: I, input: &[u8]) -> Ran {
     let mut child = Command::new(env!("CARGO_BIN_EXE_treering"))
         .args(args)
         .env_remove("TREERING_ENV")
@@ -73,44 +73,49 @@ pub fn run_with<I: IntoIterator<Item: AsRef<OsStr>>>(args: I, input: &[u8]) -> R
 }
 
 /// Runs the binary.
-pub fn run<I: IntoIterator<Item: AsRef<OsStr>>>(args: I) -> Ran {
+pub(crate) fn run<I: IntoIterator<Item: AsRef<OsStr>>>(args: I) -> Ran {
     run_with(args, b"")
 }
 
 /// A directory on the disk that the build is on (so not in memory), with room for a database.
-pub struct Scratch {
+pub(crate) struct Scratch {
     dir: TempDir,
 }
 
 impl Scratch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
     }
 
     /// A path in the directory.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// The database's directory.
-    pub fn db(&self) -> PathBuf {
+    pub(crate) fn db(&self) -> PathBuf {
         self.path("db")
     }
 
     /// Writes a file and gives its path.
-    pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, bytes).unwrap();
         path
     }
 
     /// Runs `COMMAND DATABASE ARGUMENTS..`.
-    pub fn on_db<S: AsRef<OsStr>>(&self, command: &str, args: &[S]) -> Ran {
+    pub(crate) fn on_db<S: AsRef<OsStr>>(&self, command: &str, args: &[S]) -> Ran {
         self.on_db_with(command, args, b"")
     }
 
     /// The same with `input` on standard input.
-    pub fn on_db_with<S: AsRef<OsStr>>(&self, command: &str, args: &[S], input: &[u8]) -> Ran {
+    pub(crate) fn on_db_with<S: AsRef<OsStr>>(
+        &self,
+        command: &str,
+        args: &[S],
+        input: &[u8],
+    ) -> Ran {
         let db = self.db();
         let mut all: Vec<&OsStr> = vec![command.as_ref(), db.as_os_str()];
         all.extend(args.iter().map(AsRef::as_ref));
@@ -118,13 +123,13 @@ impl Scratch {
     }
 
     /// Stores lines of keys and values, and makes tables of them.
-    pub fn fill(&self, lines: &str) {
+    pub(crate) fn fill(&self, lines: &str) {
         self.on_db_with("import", &[] as &[&str], lines.as_bytes()).ends_with(0);
         self.on_db("compact", &[] as &[&str]).ends_with(0);
     }
 
     /// The database's files whose names end with `ending`.
-    pub fn db_files(&self, ending: &str) -> Vec<PathBuf> {
+    pub(crate) fn db_files(&self, ending: &str) -> Vec<PathBuf> {
         let mut files: Vec<PathBuf> = std::fs::read_dir(self.db())
             .unwrap()
             .map(|entry| entry.unwrap().path())
@@ -136,12 +141,12 @@ impl Scratch {
 }
 
 /// A file of the repository.
-pub fn repository(path: &str) -> PathBuf {
+pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 /// The environments that keep files and work on this machine.
-pub fn environments() -> Vec<&'static str> {
+pub(crate) fn environments() -> Vec<&'static str> {
     let mut all = vec!["posix", "posix-serial", "auto"];
     if run(["doctor", env!("CARGO_TARGET_TMPDIR"), "--json"]).json()["io_uring"]["available"]
         == true
