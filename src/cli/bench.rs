@@ -53,6 +53,8 @@ fn envs(args: &BenchEnvs) -> Result {
         return Err(Failure::failed("none of the environments works here"));
     }
     let place = Place::new(args.dir.as_deref())?;
+    // Described before the work, whose own load is not meant.
+    let mut machine = machine::describe(place.path());
     let data = Data::new(args.seed, settings.keys, settings.value_size);
     let reads = args.workloads.iter().any(|workload| !writes(*workload));
     let database = if reads {
@@ -66,7 +68,6 @@ fn envs(args: &BenchEnvs) -> Result {
     let limit = args.memory_limit.unwrap_or_else(|| (bytes / 3).max(LEAST_MEMORY));
     let bench = Comparison { args, settings, place: &place, database, limit };
     let runs = bench.run_all(&available)?;
-    let mut machine = machine::describe(place.path());
     machine["database_bytes"] = json!(bytes);
     machine["memory_limit"] = json!(limit);
     machine["seconds"] = json!(bench.settings.seconds);

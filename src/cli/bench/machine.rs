@@ -19,10 +19,16 @@ pub(crate) fn describe(dir: &Path) -> Value {
         "cpu": field(&text("/proc/cpuinfo"), "model name"),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "memory": field(&text("/proc/meminfo"), "MemTotal"),
+        "load_average": load(&text("/proc/loadavg")),
         "filesystem": filesystem,
         "device": device,
         "arguments": std::env::args().skip(1).collect::<Vec<_>>(),
     })
+}
+
+/// How many threads wanted to run, on average over the last minute.
+fn load(loadavg: &str) -> Option<f64> {
+    loadavg.split(' ').next()?.parse().ok()
 }
 
 /// The value of the first line `name : value`.
@@ -59,6 +65,12 @@ mod tests {
         assert_eq!(mount("/database"), ("ext4".to_owned(), "/dev/vda".to_owned()));
         assert_eq!(mount("/data/x"), ("tmpfs".to_owned(), "tmpfs".to_owned()));
         assert_eq!(mount_of("", Path::new("/")), None);
+    }
+
+    #[test]
+    fn the_load_is_the_first_figure() {
+        assert_eq!(load("7.69 8.93 10.95 3/204 1234\n"), Some(7.69));
+        assert_eq!(load(""), None);
     }
 
     #[test]

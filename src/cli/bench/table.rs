@@ -90,6 +90,15 @@ pub(crate) fn table(runs: &[Run]) -> Table {
 /// What has to be said about the figures: limits that could not be set, environments left out.
 pub(crate) fn remarks(machine: &Value, runs: &[Run]) -> Vec<String> {
     let mut remarks = vec!["ratio: ops/s over posix-serial's in the same case".to_owned()];
+    let (load, cores) = (machine["load_average"].as_f64(), machine["cores"].as_f64());
+    if let (Some(load), Some(cores)) = (load, cores)
+        && load > cores / 2.0
+    {
+        remarks.push(format!(
+            "the machine was BUSY before the start (load {load:.1} on {cores} cores): compare CPU \
+             us/op, and measure again when it is quiet"
+        ));
+    }
     let cold: Vec<&Run> = runs.iter().filter(|run| run.mode == Mode::Cold).collect();
     if let Some(run) = cold.first() {
         let limit = fact(run, "memory limit");
@@ -235,10 +244,15 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_memory_limit_is_said_with_its_reason() {
+    fn what_spoils_the_figures_is_said_with_its_reason() {
         let runs = [run(EnvName::Posix, Mode::Cold, 1.0, 0)];
-        let machine = json!({ "left_out": [{ "env": "io_uring", "why": "seccomp" }] });
+        let machine = json!({
+            "cores": 2,
+            "load_average": 7.7,
+            "left_out": [{ "env": "io_uring", "why": "seccomp" }],
+        });
         let remarks = remarks(&machine, &runs).join("\n");
+        assert!(remarks.contains("BUSY") && remarks.contains("load 7.7 on 2 cores"), "{remarks}");
         assert!(remarks.contains("NO memory limit") && remarks.contains("not root"), "{remarks}");
         assert!(remarks.contains("io_uring was left out: seccomp"), "{remarks}");
     }
