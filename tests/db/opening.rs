@@ -6,7 +6,7 @@ use std::sync::Arc;
 use treering_env::{Env, Fault, FaultEnv, FaultKind, FileKind, MemEnv, Op};
 use treering_lsm::{Error, Options};
 
-use crate::support::{DIR, all, count, names, open, open_new, roomy, small, try_open};
+use crate::support::{DIR, all, count, names, open, open_new, roomy, small, try_open, with_suffix};
 
 fn shared(env: &MemEnv) -> Arc<dyn Env> {
     Arc::new(env.clone())
@@ -94,7 +94,7 @@ fn a_begun_log_without_current_is_a_lost_database_and_not_a_new_one() {
 #[test]
 fn a_missing_table_is_named_every_time_and_nothing_changes() {
     let env = filled();
-    let table = names(&env).into_iter().find(|name| name.ends_with(".sst")).unwrap();
+    let table = with_suffix(&env, ".sst").remove(0);
     let bytes = read_file(&env, &table);
     env.remove(&Path::new(DIR).join(&table)).unwrap();
     let before = names(&env);
@@ -176,7 +176,7 @@ fn own_left_overs_go_in_the_same_open_and_foreign_names_never() {
     assert_eq!(all(&db).len(), 1001);
     db.put("new", "1").unwrap();
     db.flush().unwrap();
-    let used = names(&env).into_iter().filter(|name| name.ends_with(".sst"));
+    let used = with_suffix(&env, ".sst").into_iter();
     let newest = used.filter_map(|name| name.strip_suffix(".sst")?.parse::<u64>().ok()).max();
     assert!(newest > Some(901), "the numbers of stray files are not used again: {newest:?}");
 }

@@ -3,7 +3,7 @@
 use treering_env::{CrashPolicy, Env, MemEnv};
 use treering_lsm::{Durability, Error, Options, TailPolicy, WriteBatch, WriteOptions};
 
-use crate::support::{all, count, get, names, open, open_new, roomy, small};
+use crate::support::{all, count, get, names, open, open_new, roomy, small, with_suffix};
 
 fn synced(db: &treering_lsm::Db, key: &str, value: &str) {
     let mut batch = WriteBatch::new();
@@ -153,7 +153,7 @@ fn a_torn_tail_is_cut_and_reported_once_or_refused() {
     db.put("a", "1").unwrap();
     let torn = env.kill();
     drop(db);
-    let log = names(&torn).into_iter().find(|name| name.ends_with(".log")).unwrap();
+    let log = with_suffix(&torn, ".log").remove(0);
     let path = std::path::Path::new(crate::support::DIR).join(&log);
     let file = torn.open_rw(&path).unwrap();
     let mut bytes = vec![0; usize::try_from(file.size()).unwrap()];

@@ -79,7 +79,12 @@ pub fn names(env: &dyn Env) -> Vec<String> {
     names
 }
 
+/// Those of the names that end like this, sorted.
+pub fn with_suffix(env: &dyn Env, suffix: &str) -> Vec<String> {
+    names(env).into_iter().filter(|name| name.ends_with(suffix)).collect()
+}
+
 /// How many of the names end like this.
 pub fn count(env: &dyn Env, suffix: &str) -> usize {
-    names(env).iter().filter(|name| name.ends_with(suffix)).count()
+    with_suffix(env, suffix).len()
 }
