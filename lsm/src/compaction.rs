@@ -21,7 +21,7 @@ use crate::CfOptions;
 use crate::key;
 use crate::version::{FamilyId, FileMeta, KeyRange, LEVELS, Version, VersionEdit};
 
-pub(crate) use job::{CompactionJob, JobContext, JobOutput, JobStats};
+pub(crate) use job::{CompactionJob, JobContext};
 pub(crate) use picker::{Picker, RangePick};
 
 /// A chosen compaction. While it lives, no other one takes its tables or writes into its range of
@@ -41,8 +41,6 @@ pub(crate) struct Compaction {
     pub(crate) grandparents: Vec<Arc<FileMeta>>,
     /// The version it was chosen from.
     pub(crate) version: Arc<Version>,
-    /// The first user key of the inputs.
-    pub(crate) begin: Vec<u8>,
     /// The last user key of the inputs.
     pub(crate) end: Vec<u8>,
     /// Whether the one input can enter the output level as it is.
@@ -61,11 +59,6 @@ impl Compaction {
     /// Bytes of all inputs.
     pub(crate) fn input_size(&self) -> u64 {
         self.all_inputs().map(|(_, file)| file.size).sum()
-    }
-
-    /// The range of the inputs' user keys.
-    pub(crate) fn range(&self) -> KeyRange<'_> {
-        KeyRange { begin: Some(&self.begin), end: Some(&self.end) }
     }
 
     /// The edit that puts `added` in place of the inputs.

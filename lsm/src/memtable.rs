@@ -115,11 +115,11 @@ impl MemCursor {
         let bound = bound.as_ref().map(|parts| parts as &dyn KeyParts);
         let map = &self.table.map;
         let entry = if forward { map.lower_bound(bound) } else { map.upper_bound(bound) };
-        self.at = entry.map(copied);
+        self.at = entry.as_ref().map(copied);
     }
 }
 
-fn copied(entry: Entry<'_, MemKey, Bytes>) -> (Box<[u8]>, Bytes) {
+fn copied(entry: &Entry<'_, MemKey, Bytes>) -> (Box<[u8]>, Bytes) {
     (entry.key().0.clone(), entry.value().clone())
 }
 
@@ -137,12 +137,12 @@ impl Cursor for MemCursor {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.at = self.table.map.front().map(copied);
+        self.at = self.table.map.front().as_ref().map(copied);
         Ok(())
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.at = self.table.map.back().map(copied);
+        self.at = self.table.map.back().as_ref().map(copied);
         Ok(())
     }
 

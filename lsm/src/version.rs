@@ -247,6 +247,7 @@ impl Version {
         self.files(level).iter().map(|file| file.size).sum()
     }
 
+    #[cfg(test)]
     /// Tables in all levels.
     pub(crate) fn file_count(&self) -> usize {
         self.levels.iter().map(|files| files.len()).sum()

@@ -11,6 +11,7 @@
 //! (`background_threads = 0`), so a failure is reproduced by its workload, operation and policy.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![expect(clippy::print_stdout, reason = "a test prints its seed and what it did")]
 
 mod oracle;
 mod sweep;
@@ -92,7 +93,7 @@ fn segment_switches_survive_a_cut_anywhere() {
         .map(|i| Put(i % 5, if i % 4 == 3 { Synced } else { Flushed }))
         .chain([Reopen, Put(9, Synced)])
         .collect();
-    let workload = Workload { steps: &steps, value_size: 9_000, ..small() };
+    let workload = Workload { steps: &steps, value_size: 9_000 };
     // Each point opens more bytes than in the other workloads, so a commit runs every third.
     Sweep::new("segment switch", workload).points(every(3)).run();
 }

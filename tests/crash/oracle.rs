@@ -10,21 +10,21 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The contents of both families.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub(crate) struct State {
     families: [Map; 2],
 }
 
 impl State {
-    pub fn put(&mut self, family: usize, key: &[u8], value: &[u8]) {
+    pub(crate) fn put(&mut self, family: usize, key: &[u8], value: &[u8]) {
         self.families[family].insert(key.to_vec(), value.to_vec());
     }
 
-    pub fn delete(&mut self, family: usize, key: &[u8]) {
+    pub(crate) fn delete(&mut self, family: usize, key: &[u8]) {
         self.families[family].remove(key);
     }
 
     /// Everything in `db`, read by scans both ways, by get and by `multi_get`, which must agree.
-    pub fn read(db: &Db) -> Result<Self> {
+    pub(crate) fn read(db: &Db) -> Result<Self> {
         let mut state = Self::default();
         let second = db.column_family(SECOND);
         for (index, map) in state.families.iter_mut().enumerate() {
@@ -64,7 +64,7 @@ impl State {
 
 /// What was issued, and how much of it must still be there.
 #[derive(Clone, Debug)]
-pub struct History {
+pub(crate) struct History {
     /// State `i` is what the first `i` writes make.
     states: Vec<State>,
     synced: usize,
@@ -72,19 +72,19 @@ pub struct History {
 }
 
 impl History {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { states: vec![State::default()], synced: 0, flushed: 0 }
     }
 
     /// A write is about to be made.
-    pub fn issue(&mut self, change: impl FnOnce(&mut State)) {
+    pub(crate) fn issue(&mut self, change: impl FnOnce(&mut State)) {
         let mut state = self.states.last().unwrap().clone();
         change(&mut state);
         self.states.push(state);
     }
 
     /// The write that was issued last returned. One that failed may be there, whole, or not.
-    pub fn outcome(&mut self, durability: Durability, result: Result<()>) -> Result<()> {
+    pub(crate) fn outcome(&mut self, durability: Durability, result: Result<()>) -> Result<()> {
         if result.is_ok() {
             match durability {
                 Durability::Synced => self.everything_is_synced(),
@@ -95,17 +95,17 @@ impl History {
         result
     }
 
-    pub fn everything_is_synced(&mut self) {
+    pub(crate) fn everything_is_synced(&mut self) {
         self.synced = self.states.len() - 1;
         self.flushed = self.synced;
     }
 
-    pub fn everything_is_flushed(&mut self) {
+    pub(crate) fn everything_is_flushed(&mut self) {
         self.flushed = self.states.len() - 1;
     }
 
     /// How many writes `state` holds, if it is one that a power loss (or else a kill) may leave.
-    pub fn prefix_of(&self, state: &State, power_loss: bool) -> Result<usize, String> {
+    pub(crate) fn prefix_of(&self, state: &State, power_loss: bool) -> Result<usize, String> {
         let least = if power_loss { self.synced } else { self.flushed };
         let position = (least..self.states.len()).rev().find(|&k| self.states[k] == *state);
         position.ok_or_else(|| {

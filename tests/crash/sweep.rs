@@ -14,17 +14,17 @@ const ROUNDS: u64 = 8;
 
 /// Which of the points of a sweep are run.
 #[derive(Clone, Copy, Debug)]
-pub struct Points {
+pub(crate) struct Points {
     stride: usize,
 }
 
 /// One point in `stride`, or all of them with `TREERING_CRASH_ALL=1`.
-pub fn every(stride: usize) -> Points {
+pub(crate) fn every(stride: usize) -> Points {
     Points { stride: if std::env::var_os("TREERING_CRASH_ALL").is_some() { 1 } else { stride } }
 }
 
 /// A workload to be cut at each of its operations.
-pub struct Sweep<'a> {
+pub(crate) struct Sweep<'a> {
     name: &'static str,
     workload: Workload<'a>,
     points: Points,
@@ -41,23 +41,23 @@ struct Tally {
 }
 
 impl<'a> Sweep<'a> {
-    pub fn new(name: &'static str, workload: Workload<'a>) -> Self {
+    pub(crate) fn new(name: &'static str, workload: Workload<'a>) -> Self {
         let seed = std::env::var("TREERING_SEED").ok().map_or(1, |seed| seed.parse().unwrap());
         Self { name, workload, points: every(1), depth: 1, seed }
     }
 
-    pub fn points(mut self, points: Points) -> Self {
+    pub(crate) fn points(mut self, points: Points) -> Self {
         self.points = points;
         self
     }
 
     /// At depth 2, the open after each crash is itself cut at each of its operations.
-    pub fn depth(mut self, depth: usize) -> Self {
+    pub(crate) fn depth(mut self, depth: usize) -> Self {
         self.depth = depth;
         self
     }
 
-    pub fn run(&self) {
+    pub(crate) fn run(&self) {
         println!("{}: TREERING_SEED={}", self.name, self.seed);
         let env = MemEnv::new();
         self.workload.run(&env, &mut History::new()).unwrap();
@@ -113,32 +113,24 @@ impl<'a> Sweep<'a> {
         tally.images += 1;
         // The untouched image stays for the second cuts.
         let (first, untouched) = (image.kill(), image.kill());
-        let state = self.recover(&first, context);
+        let state = recover_and_read(&first, context);
         if let Err(what) = history.prefix_of(&state, power_loss) {
             panic!("{context}: {what}");
         }
-        let again = self.recover(&first, context);
+        let again = recover_and_read(&first, context);
         assert_eq!(state, again, "{context}: the second open differs");
-        self.write_after_recovery(&first, &state, context);
+        Self::write_after_recovery(&first, &state, context);
         if self.depth > 1 {
             // Of a killed process the recovery may lose what was not synced, if the power goes too.
-            let allowed = |found: &State| match power_loss {
-                true => *found == state,
-                false => history.prefix_of(found, true).is_ok(),
+            let allowed = |found: &State| {
+                if power_loss { *found == state } else { history.prefix_of(found, true).is_ok() }
             };
             self.cut_recovery(&untouched, &allowed, context, tally);
         }
     }
 
-    fn recover(&self, env: &MemEnv, context: &str) -> State {
-        let db = open(env).unwrap_or_else(|error| panic!("{context}: open: {error}"));
-        let state = State::read(&db).unwrap_or_else(|error| panic!("{context}: read: {error}"));
-        db.close().unwrap_or_else(|error| panic!("{context}: close: {error}"));
-        state
-    }
-
     /// A synced write after the recovery survives a power loss that drops everything else.
-    fn write_after_recovery(&self, env: &MemEnv, state: &State, context: &str) {
+    fn write_after_recovery(env: &MemEnv, state: &State, context: &str) {
         let db = open(env).unwrap();
         let mut batch = treering::WriteBatch::new();
         batch.put("zz after", "recovery");
@@ -148,7 +140,7 @@ impl<'a> Sweep<'a> {
         expected.put(0, b"zz after", b"recovery");
         let after = env.crash(CrashPolicy::DropAll);
         drop::<Db>(db);
-        let found = self.recover(&after, context);
+        let found = recover_and_read(&after, context);
         assert_eq!(found, expected, "{context}: a write after the recovery");
     }
 
@@ -181,9 +173,17 @@ impl<'a> Sweep<'a> {
             ];
             for policy in policies {
                 let context = format!("{context}; then inside {operation} of the open, {policy:?}");
-                let found = self.recover(&env.crash(policy), &context);
+                let found = recover_and_read(&env.crash(policy), &context);
                 assert!(allowed(&found), "{context}: recovered {found:?}");
             }
         }
     }
+}
+
+/// Opens a database, reads all of it, and closes it.
+fn recover_and_read(env: &MemEnv, context: &str) -> State {
+    let db = open(env).unwrap_or_else(|error| panic!("{context}: open: {error}"));
+    let state = State::read(&db).unwrap_or_else(|error| panic!("{context}: read: {error}"));
+    db.close().unwrap_or_else(|error| panic!("{context}: close: {error}"));
+    state
 }

@@ -10,13 +10,13 @@ use treering::{
 use crate::oracle::History;
 
 /// The directory every workload uses.
-pub const DIR: &str = "data/db";
+pub(crate) const DIR: &str = "data/db";
 /// The second family of every workload.
-pub const SECOND: &str = "second";
+pub(crate) const SECOND: &str = "second";
 
 /// One step. Numbers are keys.
 #[derive(Clone, Copy, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     Put(u32, Durability),
     Delete(u32, Durability),
     /// Puts into both families and a delete in one of them, in one batch.
@@ -29,19 +29,19 @@ pub enum Step {
 
 /// Steps and the shape of the database they run on.
 #[derive(Clone, Copy, Debug)]
-pub struct Workload<'a> {
-    pub steps: &'a [Step],
-    pub value_size: usize,
+pub(crate) struct Workload<'a> {
+    pub(crate) steps: &'a [Step],
+    pub(crate) value_size: usize,
 }
 
 /// Small values, no steps.
-pub fn small<'a>() -> Workload<'a> {
+pub(crate) fn small<'a>() -> Workload<'a> {
     Workload { steps: &[], value_size: 20 }
 }
 
 /// The smallest limits, so that few writes reach every part of the engine; inline, so that a run
 /// is the same every time.
-pub fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         background_threads: 0,
         log_segment_size: 64 << 10,
@@ -59,13 +59,13 @@ pub fn options() -> Options {
 }
 
 /// Opens the database.
-pub fn open(env: &MemEnv) -> Result<Db> {
+pub(crate) fn open(env: &MemEnv) -> Result<Db> {
     let env: Arc<dyn Env> = Arc::new(env.clone());
     Db::open(env, DIR, options())
 }
 
 /// The second family, which exists from right after the first open that succeeded.
-pub fn second(db: &Db) -> Result<ColumnFamily> {
+pub(crate) fn second(db: &Db) -> Result<ColumnFamily> {
     match db.column_family(SECOND) {
         Some(family) => Ok(family),
         None => db.create_column_family(SECOND, options().cf),
@@ -75,7 +75,7 @@ pub fn second(db: &Db) -> Result<ColumnFamily> {
 impl Workload<'_> {
     /// Runs the steps until one fails (or all are done) and records in `history` what was issued
     /// and what was acknowledged.
-    pub fn run(&self, env: &MemEnv, history: &mut History) -> Result<()> {
+    pub(crate) fn run(&self, env: &MemEnv, history: &mut History) -> Result<()> {
         let mut db = open(env)?;
         let mut family = second(&db)?;
         for (number, step) in self.steps.iter().enumerate() {
@@ -145,7 +145,7 @@ impl Workload<'_> {
         let mut word = number as u64 + 1;
         while value.len() < self.value_size {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            value.push((word >> 33) as u8);
+            value.push(word.to_le_bytes()[5]);
         }
         value
     }

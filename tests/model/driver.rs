@@ -31,7 +31,7 @@ struct Driver<'a> {
 ///
 /// # Panics
 /// With the seed and the step, where the engine and the model differ.
-pub fn run(place: &Place, seed: u64, steps: usize) {
+pub(crate) fn run(place: &Place, seed: u64, steps: usize) {
     let mut rng = StdRng::seed_from_u64(seed);
     let options = random_options(&mut rng);
     let mut model = Families::new();

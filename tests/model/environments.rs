@@ -9,25 +9,25 @@ use tempfile::TempDir;
 use treering::env::{BatchReads, Env, IoUringEnv, MemEnv, PosixEnv, Unavailable};
 
 /// An environment and an empty directory in it.
-pub struct Place {
-    pub env: Arc<dyn Env>,
-    pub dir: PathBuf,
+pub(crate) struct Place {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) dir: PathBuf,
     /// The real directory behind it, if there is one.
     real: Option<TempDir>,
 }
 
 impl Place {
-    pub fn memory() -> Self {
+    pub(crate) fn memory() -> Self {
         Self { env: Arc::new(MemEnv::new()), dir: PathBuf::from("db"), real: None }
     }
 
-    pub fn posix(prefetch: bool) -> Self {
+    pub(crate) fn posix(prefetch: bool) -> Self {
         let reads = if prefetch { BatchReads::Prefetch } else { BatchReads::Serial };
         let env = PosixEnv::builder().batch_reads(reads).build().unwrap();
         Self::real(Arc::new(env))
     }
 
-    pub fn io_uring() -> Result<Self, Unavailable> {
+    pub(crate) fn io_uring() -> Result<Self, Unavailable> {
         Ok(Self::real(Arc::new(IoUringEnv::new()?)))
     }
 
@@ -39,7 +39,7 @@ impl Place {
     }
 
     /// Drops the database's clean pages from the page cache, where there is one.
-    pub fn make_cold(&self) {
+    pub(crate) fn make_cold(&self) {
         if self.real.is_none() {
             return;
         }

@@ -8,6 +8,7 @@
 //! other seeds, `TREERING_MODEL_STEPS` longer streams; a failure prints the seed.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![expect(clippy::print_stdout, reason = "a test prints its seed, and why it is skipped")]
 
 mod driver;
 mod environments;

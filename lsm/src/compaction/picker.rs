@@ -96,6 +96,7 @@ impl Picker {
         (0..LEVELS - 1).any(|level| score(version, options, level) >= 1.0)
     }
 
+    #[cfg(test)]
     /// Whether any compaction of the family is running.
     pub(crate) fn is_running(&self) -> bool {
         !self.claims.running.lock().is_empty()
@@ -194,7 +195,7 @@ impl Picker {
         let (_, last) = hull(upper.iter())?;
         self.pointers[level] = last.to_vec();
         let claim = self.claims.add(output_level, &range);
-        let (begin, end) = range;
+        let (_, end) = range;
         Some(Compaction {
             family: self.family,
             level,
@@ -202,7 +203,6 @@ impl Picker {
             inputs: [upper, lower],
             grandparents,
             version: Arc::clone(version),
-            begin,
             end,
             trivial_move,
             claim,

@@ -92,6 +92,7 @@ impl BlockBuilder {
         self.last_trailer = trailer;
     }
 
+    #[cfg(test)]
     /// Appends the payload to `out`.
     pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
         self.write_prefix_to(self.len(), out);

@@ -68,13 +68,7 @@ impl Filter {
         })
     }
 
-    /// Asks the processor for the line that [`Filter::may_contain`] will read.
-    pub(crate) fn prefetch(&self, hash: u64) {
-        if let Some(Line(bytes)) = self.lines.get(self.line_number(hash)) {
-            treering_env::prefetch_cache_line(bytes, 0);
-        }
-    }
-
+    #[cfg(test)]
     /// Bytes of memory the filter holds.
     pub(crate) fn memory(&self) -> usize {
         self.lines.len() * LINE_BYTES

@@ -153,6 +153,7 @@ impl Index {
         low
     }
 
+    #[cfg(test)]
     /// Bytes of memory the index holds.
     pub(crate) fn memory(&self) -> usize {
         let words = self.offsets.len().saturating_add(self.heads.len()).saturating_mul(8);

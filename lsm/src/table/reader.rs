@@ -80,6 +80,7 @@ impl Table {
         self.file.path()
     }
 
+    #[cfg(test)]
     /// The size of the file in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
@@ -90,6 +91,7 @@ impl Table {
         &self.properties
     }
 
+    #[cfg(test)]
     /// Bytes of memory that index and filter take.
     pub(crate) fn memory(&self) -> usize {
         self.index.memory() + self.filter.as_ref().map_or(0, Filter::memory)
@@ -119,14 +121,6 @@ impl Table {
     /// batch over several tables hashes each key once.
     pub(crate) fn may_contain_hash(&self, hash: u64) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
-    }
-
-    /// Asks the processor for the part of the filter that [`Table::may_contain_hash`] will read,
-    /// so that the misses of a batch overlap.
-    pub(crate) fn prefetch_filter(&self, hash: u64) {
-        if let Some(filter) = &self.filter {
-            filter.prefetch(hash);
-        }
     }
 
     /// The one data block that can hold what a look-up of `internal_key` finds: the newest
@@ -256,6 +250,7 @@ impl Table {
         TableCursor::new(Arc::clone(self), file, false).checking_order()
     }
 
+    #[cfg(test)]
     /// About where in the file `internal_key` would be, in bytes.
     pub(crate) fn approximate_offset(&self, internal_key: &[u8]) -> u64 {
         match self.find_block(internal_key) {

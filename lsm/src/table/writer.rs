@@ -126,11 +126,6 @@ impl TableWriter {
         writer
     }
 
-    /// The path of the file.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Entries so far.
     pub(crate) fn entries(&self) -> u64 {
         self.properties.entries
