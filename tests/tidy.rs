@@ -33,10 +33,10 @@ const MAY_HOLD_UNSAFE: &[&str] = &[
 
 /// The layer of each module of the engine; a module imports only from layers below its own.
 const LAYERS: &[(u8, &[&str])] = &[
-    (0, &["checksum", "clock", "coding", "error", "filename", "key", "options"]),
-    (1, &["batch", "block_cache", "cursor", "memtable", "record"]),
+    (0, &["checksum", "clock", "coding", "cursor", "error", "filename", "key", "options"]),
+    (1, &["batch", "block_cache", "memtable", "record"]),
     (2, &["table", "table_cache"]),
-    (3, &["level", "merge_iter", "version", "wal"]),
+    (3, &["merge_iter", "version", "wal"]),
     (4, &["compaction", "stats"]),
     (5, &["db", "inspect", "iter"]),
 ];

@@ -18,7 +18,6 @@ mod filename;
 pub mod inspect;
 mod iter;
 mod key;
-mod level;
 mod memtable;
 mod merge_iter;
 mod options;

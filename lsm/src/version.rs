@@ -10,6 +10,7 @@
 
 pub(crate) mod current;
 pub(crate) mod edit;
+mod level;
 pub(crate) mod manifest;
 pub(crate) mod set;
 pub(crate) mod state;
@@ -24,16 +25,15 @@ use parking_lot::Mutex;
 use crate::cursor::Cursor;
 use crate::filename::FileName;
 use crate::key;
-use crate::level::LevelCursor;
 use crate::table::{Table, TableCursor, TableSummary};
 use crate::table_cache::TableCache;
 use crate::{Error, ReadOptions, Result};
 
+use level::LevelCursor;
+
+pub(crate) use crate::batch::FamilyId;
 pub(crate) use edit::{FamilyLog, MAX_FAMILY_NAME, VersionEdit};
 pub(crate) use set::{FamilyVersions, Installed, VersionSet};
-
-/// Names a column family on disk; 0 is `default`. Never reused.
-pub(crate) type FamilyId = u32;
 
 /// Levels of a family.
 pub(crate) const LEVELS: usize = 7;

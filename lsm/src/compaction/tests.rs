@@ -11,6 +11,7 @@ use rand::{RngExt, SeedableRng};
 use treering_env::{CrashPolicy, Env, Fault, FaultEnv, FaultKind, MemEnv, Op, When};
 
 use super::*;
+use crate::compaction::job::{JobOutput, JobStats};
 use crate::cursor::Cursor;
 use crate::filename::FileName;
 use crate::key::{MAX_SEQUENCE, ValueKind, encode, seek_trailer};
