@@ -6,10 +6,10 @@ use treering_env::{Env, MemEnv};
 use treering_lsm::{CfOptions, Compression, Db, Error, Options};
 
 /// Where the tests keep their database.
-pub const DIR: &str = "/data/db";
+pub(crate) const DIR: &str = "/data/db";
 
 /// Options so small that a few hundred writes fill memtables and levels, and no threads.
-pub fn small() -> Options {
+pub(crate) fn small() -> Options {
     let cf = CfOptions {
         memtable_size: 8 << 10,
         level0_compaction_trigger: 2,
@@ -31,47 +31,47 @@ pub fn small() -> Options {
 }
 
 /// Options with memtables that no test fills.
-pub fn roomy() -> Options {
+pub(crate) fn roomy() -> Options {
     let mut options = small();
     options.cf.memtable_size = 16 << 20;
     options
 }
 
 /// A database in a fresh `MemEnv`, and the environment.
-pub fn open_new(options: Options) -> (MemEnv, Db) {
+pub(crate) fn open_new(options: Options) -> (MemEnv, Db) {
     let env = MemEnv::new();
     let db = open(&env, options);
     (env, db)
 }
 
 /// Opens the database of an environment.
-pub fn open(env: &MemEnv, options: Options) -> Db {
+pub(crate) fn open(env: &MemEnv, options: Options) -> Db {
     try_open(Arc::new(env.clone()), options).unwrap()
 }
 
 /// Opens the database, or says why not.
-pub fn try_open(env: Arc<dyn Env>, options: Options) -> Result<Db, Error> {
+pub(crate) fn try_open(env: Arc<dyn Env>, options: Options) -> Result<Db, Error> {
     Db::open(env, DIR, options)
 }
 
 /// Everything in the family `default`, in order.
-pub fn all(db: &Db) -> Vec<(String, String)> {
+pub(crate) fn all(db: &Db) -> Vec<(String, String)> {
     db.iter().map(|entry| text(entry.unwrap())).collect()
 }
 
 /// A key and value as text.
-pub fn text((key, value): (bytes::Bytes, bytes::Bytes)) -> (String, String) {
+pub(crate) fn text((key, value): (bytes::Bytes, bytes::Bytes)) -> (String, String) {
     let text = |bytes: bytes::Bytes| String::from_utf8(bytes.to_vec()).unwrap();
     (text(key), text(value))
 }
 
 /// The value of a key as text.
-pub fn get(db: &Db, key: &str) -> Option<String> {
+pub(crate) fn get(db: &Db, key: &str) -> Option<String> {
     db.get(key).unwrap().map(|value| String::from_utf8(value.to_vec()).unwrap())
 }
 
 /// The names in the database's directory, sorted.
-pub fn names(env: &dyn Env) -> Vec<String> {
+pub(crate) fn names(env: &dyn Env) -> Vec<String> {
     let entries = env.list(DIR.as_ref()).unwrap();
     let mut names: Vec<String> =
         entries.into_iter().map(|entry| entry.name.into_string().unwrap()).collect();
@@ -80,11 +80,11 @@ pub fn names(env: &dyn Env) -> Vec<String> {
 }
 
 /// Those of the names that end like this, sorted.
-pub fn with_suffix(env: &dyn Env, suffix: &str) -> Vec<String> {
+pub(crate) fn with_suffix(env: &dyn Env, suffix: &str) -> Vec<String> {
     names(env).into_iter().filter(|name| name.ends_with(suffix)).collect()
 }
 
 /// How many of the names end like this.
-pub fn count(env: &dyn Env, suffix: &str) -> usize {
+pub(crate) fn count(env: &dyn Env, suffix: &str) -> usize {
     with_suffix(env, suffix).len()
 }
