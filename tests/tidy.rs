@@ -295,3 +295,84 @@ fn links_in_the_docs_resolve() {
     }
     report(&problems);
 }
+
+/// The areas of the case catalogue, and how many cases each has.
+const CASES: &[(&str, usize)] = &[
+    ("ENV", 21),
+    ("URING", 37),
+    ("WAL", 39),
+    ("MAN", 25),
+    ("WR", 11),
+    ("BG", 9),
+    ("ITER", 13),
+    ("SNAP", 11),
+    ("RDEL", 9),
+    ("MGET", 11),
+    ("MRG", 7),
+    ("CKPT", 15),
+    ("HOST", 9),
+    ("LIFE", 13),
+];
+
+/// The cases named in a text, such as `WAL-04`; `CKPT-01..13` names thirteen.
+fn cases_in(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices('-') {
+        let before = text[..at].rsplit(|c: char| !c.is_ascii_uppercase()).next().unwrap();
+        let number = |at: usize| text.get(at..at + 2).and_then(|digits| digits.parse().ok());
+        let (true, Some(first)) = (CASES.iter().any(|(area, _)| *area == before), number(at + 1))
+        else {
+            continue;
+        };
+        let many = text[at + 3..].starts_with("..");
+        let last: usize = if many { number(at + 5).unwrap() } else { first };
+        found.extend((first..=last).map(|number| format!("{before}-{number:02}")));
+    }
+    found
+}
+
+/// Each case stands once in the table of `docs/testing.md`; a case with a test is named in the
+/// source of one, a case without a test in none, and the tests that the page names exist.
+#[test]
+fn the_table_of_cases_agrees_with_the_tests() {
+    let mut problems = Vec::new();
+    let mut sources = files("rs");
+    sources.remove("tests/tidy.rs").unwrap();
+    let in_tests: BTreeMap<String, &String> = sources
+        .iter()
+        .flat_map(|(name, text)| cases_in(text).into_iter().map(move |case| (case, name)))
+        .collect();
+    let page = fs::read_to_string(root().join("docs/testing.md")).unwrap();
+    let mut in_table = Vec::new();
+    for line in page.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let named = cases_in(cells[1]);
+        for case in &named {
+            match (cells[2], in_tests.get(case)) {
+                ("covered" | "partly", Some(_)) | ("not yet", None) => {}
+                ("covered" | "partly", None) => problems.push(format!("{case}: in no test")),
+                ("not yet", Some(name)) => problems.push(format!("{case}: in {name} though")),
+                (state, _) => problems.push(format!("{case}: what is {state}?")),
+            }
+        }
+        let tests = line.split('`').skip(1).step_by(2);
+        for test in tests.filter(|_| !named.is_empty()) {
+            let function = format!("fn {test}(");
+            if test.contains('_') && !sources.values().any(|text| text.contains(&function)) {
+                problems.push(format!("{}: no test is called {test}", cells[1]));
+            }
+        }
+        in_table.extend(named);
+    }
+    let all: Vec<String> = CASES
+        .iter()
+        .flat_map(|(area, count)| (1..=*count).map(move |number| format!("{area}-{number:02}")))
+        .collect();
+    assert_eq!(in_table, all, "the table has every case once, in order");
+    for (case, name) in in_tests {
+        if !all.contains(&case) {
+            problems.push(format!("{name}: there is no case {case}"));
+        }
+    }
+    report(&problems);
+}

@@ -22,7 +22,7 @@ use treering::Durability::{Flushed, Synced};
 use workload::Step::{Batch, Compact, Delete, Flush, Put, Reopen, SyncWal};
 use workload::{Step, Workload, small};
 
-/// MAN-01, WAL-33: every operation of creating a database and of a first few writes.
+/// MAN-01, MAN-17, WAL-33: every operation of creating a database and of a first few writes.
 #[test]
 fn creation_and_first_writes_survive_a_cut_anywhere() {
     let steps = [Put(1, Flushed), Put(2, Synced), Put(3, Flushed)];
@@ -70,7 +70,7 @@ fn flushes_and_compactions_survive_a_cut_anywhere() {
     Sweep::new("flush and compact", Workload { steps: &steps, ..small() }).run();
 }
 
-/// MAN-16, MAN-20, MAN-21: opens with something to recover, each itself cut anywhere.
+/// MAN-16, MAN-21: opens with something to recover, each itself cut anywhere.
 #[test]
 fn reopens_survive_a_cut_anywhere() {
     let steps = [
@@ -85,7 +85,7 @@ fn reopens_survive_a_cut_anywhere() {
     Sweep::new("reopen", Workload { steps: &steps, ..small() }).run();
 }
 
-/// WAL-08, WAL-33: large values, so that segments are filled, switched and deleted, and memtables
+/// WAL-08, WAL-17, WAL-33: large values, so that segments are filled, switched and deleted, and memtables
 /// flushed by themselves.
 #[test]
 fn segment_switches_survive_a_cut_anywhere() {
@@ -98,7 +98,8 @@ fn segment_switches_survive_a_cut_anywhere() {
     Sweep::new("segment switch", workload).points(every(3)).run();
 }
 
-/// Depth 2: the power goes again at each operation of the open that recovers from the first cut.
+/// MAN-20, WAL-26: the power goes again at each operation of the open that recovers from the first
+/// cut.
 #[test]
 fn a_second_cut_inside_recovery_changes_nothing() {
     let steps = [Put(1, Synced), Batch(2, Flushed), Flush, Put(3, Synced), Delete(1, Flushed)];

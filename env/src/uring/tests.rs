@@ -135,7 +135,7 @@ fn a_block_of_which_one_page_is_cached_is_exact() {
     assert_right(&read_batch(&posix, requests(&file, &ranges)), &ranges);
 }
 
-/// URING-05, URING-06, URING-27
+/// URING-06, URING-27
 #[test]
 fn sixty_four_threads_over_two_rings_of_eight_entries_all_read_right() {
     let dir = on_disk();

@@ -238,6 +238,7 @@ fn an_error_is_repeated_until_a_seek() {
     assert_eq!(cursor.key(), Some(&b"a"[..]));
 }
 
+/// ITER-13
 #[test]
 fn cursors_and_ranges_can_be_sent_to_another_thread() {
     fn sendable<T: Send + 'static>() {}

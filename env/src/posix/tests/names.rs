@@ -142,6 +142,7 @@ fn a_lock_conflicts_inside_one_process_and_ends_with_its_holder() {
     assert_eq!((error.kind(), error.errno()), (ErrorKind::Other, Some(libc::ENOLCK)));
 }
 
+/// MAN-17
 #[test]
 fn every_new_directory_is_durable_in_its_parent() {
     let stage = Stage::prefetch();
@@ -219,6 +220,7 @@ fn names_are_renamed_removed_and_synced_or_the_call_says_why_not() {
     assert!(stage.env.remove_dir(dir).unwrap_err().errno() == Some(libc::ENOTEMPTY));
 }
 
+/// LIFE-04
 #[test]
 fn running_out_of_descriptors_is_a_clean_error() {
     let stage = Stage::prefetch();

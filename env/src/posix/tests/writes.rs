@@ -67,7 +67,7 @@ fn a_flush_or_sync_of_a_table_puts_its_buffer_into_the_file() {
     assert_eq!(content(&stage), b"onetwothree");
 }
 
-/// ENV-02
+/// ENV-02, ENV-03
 #[test]
 fn short_and_interrupted_writes_go_on_until_all_bytes_are_there() {
     for (call, fault) in [
@@ -158,6 +158,7 @@ fn after_a_failed_sync_no_sync_succeeds_and_nothing_is_appended() {
     }
 }
 
+/// MAN-22
 #[test]
 fn a_sync_is_full_after_the_file_grew_and_of_data_only_in_prepared_space() {
     let stage = Stage::prefetch();

@@ -37,6 +37,7 @@ fn assert_ends_well(child: Pid) {
     }
 }
 
+/// LIFE-01
 #[test]
 fn a_child_reads_by_plain_calls_and_leaves_the_parents_ring_alone() {
     let dir = on_disk();
@@ -76,6 +77,7 @@ fn a_child_reads_by_plain_calls_and_leaves_the_parents_ring_alone() {
     assert_eq!(report.counter("ring_retired"), 0, "{report}");
 }
 
+/// LIFE-01
 #[test]
 fn a_queue_dropped_in_a_child_waits_for_nothing() {
     let dir = on_disk();
