@@ -116,6 +116,17 @@ impl Log {
         self.closed.drain(..keep).map(|(number, _)| FileName::Log(number)).collect()
     }
 
+    /// Keeps `spare` for the next switch. Gives it back if it is of no use: there is one already, or
+    /// the log went on in a newer segment while this one was made.
+    fn keep_spare(&mut self, spare: Spare) -> Option<Spare> {
+        let follows = self.wal.as_ref().is_some_and(|wal| wal.number() < spare.number());
+        if self.spare.is_some() || !follows {
+            return Some(spare);
+        }
+        self.spare = Some(spare);
+        None
+    }
+
     fn rotate(&mut self, spare: Spare) -> Result<()> {
         let rotation = self.wal()?.rotate(spare)?;
         let end = rotation.closed.end.expect("a closed segment has an end").end;
@@ -227,14 +238,14 @@ impl Shared {
             return false;
         }
         let Ok(spare) = self.new_spare() else { return false };
-        let mut log = self.log.lock();
-        if log.spare.is_none() && log.wal.is_some() {
-            log.spare = Some(spare);
-            return true;
+        let useless = self.log.lock().keep_spare(spare);
+        match useless {
+            None => true,
+            Some(spare) => {
+                spare.discard(&*self.env);
+                false
+            }
         }
-        drop(log);
-        spare.discard(&*self.env);
-        false
     }
 
     /// Ends the log: see [`super::Db::close`]. The caller holds the baton.
@@ -250,5 +261,35 @@ impl Shared {
             spare.discard(&*self.env);
         }
         wal.map_or(Ok(()), |wal| wal.close().map(|_| ()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use treering_env::{Env, MemEnv};
+
+    use super::*;
+    use crate::wal::WalOptions;
+
+    /// A writer that needs the next segment at once makes one itself while the log thread is still
+    /// at work on a spare with a smaller number.
+    #[test]
+    fn a_spare_older_than_the_newest_segment_is_not_kept() {
+        let (env, dir) = (MemEnv::new(), Path::new("db"));
+        env.create_dir_all(dir).unwrap();
+        let options = WalOptions { segment_size: 64 << 10, prepare_step: 4 << 10 };
+        let spare = |number| Spare::create(&env, dir, number, &options).unwrap();
+        let mut log = Log::new(Wal::begin(spare(1), None, 1).unwrap(), 0);
+        let late = spare(2);
+        log.rotate(spare(3)).unwrap();
+        let late = log.keep_spare(late).expect("it is older than segment 3");
+        late.discard(&env);
+        assert!(log.keep_spare(spare(4)).is_none());
+        assert!(log.keep_spare(spare(5)).is_some(), "there is one already");
+        let next = log.spare.take().expect("spare 4 was kept");
+        log.rotate(next).unwrap();
+        assert_eq!(log.number().unwrap(), 4);
     }
 }
