@@ -206,7 +206,7 @@ impl<'a> Call<'a> {
 
     /// The slot of the block of `file` that may hold the key.
     fn step(&mut self, level: usize, file: &FileMeta, hash: u64) -> Result<Option<usize>> {
-        let table = self.shared.tables.get(file.number, file.size)?;
+        let table = file.open(&self.shared.tables)?;
         if !table.may_contain_hash(hash) {
             return Ok(None);
         }

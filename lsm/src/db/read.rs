@@ -81,7 +81,7 @@ impl Shared {
             if seek.is_empty() {
                 key::append(&mut seek, user_key, key::seek_trailer(sequence));
             }
-            let table = self.tables.get(file.number, file.size)?;
+            let table = file.open(&self.tables)?;
             if let Some((_, found)) = table.get(&seek, options.fill_cache)? {
                 return Ok(Some(found));
             }
