@@ -30,7 +30,7 @@ use crate::record::RecordReader;
 use crate::stats::{Counters, RecoveryReport};
 use crate::table::BlockCache;
 use crate::table_cache::TableCache;
-use crate::version::{FamilyId, FamilyLog, LEVELS, VersionEdit, VersionSet};
+use crate::version::{FamilyId, FamilyLog, FamilyVersions, LEVELS, VersionEdit, VersionSet};
 use crate::wal::{Spare, Wal, WalOptions};
 use crate::{CfOptions, Clock, Error, Options, Result, SystemClock};
 
@@ -232,28 +232,36 @@ impl Opening {
     /// there may name them and surface at the next open.
     fn make_space(&self) -> Result<bool> {
         let DbBuilder { env, path, .. } = &self.builder;
-        let (manifest, _) = self.versions.manifest();
-        let mut needed = HashSet::new();
-        for family in self.versions.families() {
-            for level in 0..LEVELS {
-                needed.extend(family.current.files(level).iter().map(|file| file.number));
-            }
-        }
+        let (Some(current), _) = self.versions.manifest() else { return Ok(false) };
+        let needed = self.needed_tables();
         let tables_may_go = self.versions.cut().is_none();
         let floor = self.versions.log_floor();
-        let mut freed = false;
-        for DirEntry { name, is_dir } in env.list(path)? {
-            let Some(file) = FileName::parse(&name).filter(|_| !is_dir) else { continue };
-            let is_left_over = match file {
-                FileName::Table(number) => tables_may_go && !needed.contains(&number),
-                FileName::Manifest(number) => manifest.is_some_and(|current| number != current),
-                FileName::Log(number) => number < floor,
-                FileName::CurrentTemp => true,
-                FileName::Current | FileName::Lock => false,
-            };
-            freed |= is_left_over && env.remove(&file.path(path)).is_ok();
+        let is_left_over = |file: &FileName| match *file {
+            FileName::Table(number) => tables_may_go && !needed.contains(&number),
+            FileName::Manifest(number) => number != current,
+            FileName::Log(number) => number < floor,
+            FileName::CurrentTemp => true,
+            FileName::Current | FileName::Lock => false,
+        };
+        let entries = env.list(path)?.into_iter().filter(|entry| !entry.is_dir);
+        let files = entries.filter_map(|entry| FileName::parse(&entry.name));
+        let left_over: Vec<FileName> = files.filter(is_left_over).collect();
+        if left_over.is_empty() {
+            return Ok(false);
         }
-        Ok(freed)
+        // A killed process leaves edits, and a switch of CURRENT, that a power loss may still take
+        // back. What they do not need any more may go only when they are durable.
+        env.open_rw(&FileName::Manifest(current).path(path))?.sync()?;
+        env.sync_dir(path)?;
+        let removed = left_over.iter().filter(|file| env.remove(&file.path(path)).is_ok());
+        Ok(removed.count() > 0)
+    }
+
+    fn needed_tables(&self) -> HashSet<u64> {
+        let levels = |family: FamilyVersions| {
+            (0..LEVELS).flat_map(move |level| family.current.files(level).to_vec())
+        };
+        self.versions.families().flat_map(levels).map(|file| file.number).collect()
     }
 
     /// Steps 4 and 5: makes what was recovered durable, as the new state.
