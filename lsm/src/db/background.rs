@@ -102,7 +102,7 @@ impl Shared {
     }
 
     fn serve(&self, duty: Duty) {
-        let guard = PanicGuard { shared: self };
+        let guard = PanicGuard::of_thread(self);
         while let Some(work) = self.wait_for_work(duty) {
             let result = match work {
                 Work::Flush => self.flush_one().map(|_| ()),
@@ -117,7 +117,7 @@ impl Shared {
                 self.back_off(duty);
             }
         }
-        std::mem::forget(guard);
+        guard.disarm();
     }
 
     /// Waits until there is work for a thread, and picks it if that is a compaction; `None` when
@@ -265,15 +265,36 @@ impl Shared {
     }
 }
 
-/// Poisons the database if the thread that holds it panics: nobody may wait for its work then.
-struct PanicGuard<'a> {
+/// Poisons the database if whoever holds it panics, and counts the job as ended: nobody may wait
+/// for its work then.
+pub(crate) struct PanicGuard<'a> {
     shared: &'a Shared,
+    what: &'static str,
+    job: Option<fn(&mut State) -> &mut Jobs>,
+}
+
+impl<'a> PanicGuard<'a> {
+    fn of_thread(shared: &'a Shared) -> Self {
+        Self { shared, what: "a background thread panicked", job: None }
+    }
+
+    /// For a job of the kind that `job` finds, which is counted as running.
+    pub(crate) fn of_job(shared: &'a Shared, job: fn(&mut State) -> &mut Jobs) -> Self {
+        Self { shared, what: "a flush or compaction panicked", job: Some(job) }
+    }
+
+    /// The work came to its end, good or bad.
+    pub(crate) fn disarm(self) {
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        let what = "a background thread panicked";
-        let error = env::Error::new(env::ErrorKind::Other, "run", &self.shared.dir, what);
+        if let Some(job) = self.job {
+            job(&mut self.shared.state.lock()).running -= 1;
+        }
+        let error = env::Error::new(env::ErrorKind::Other, "run", &self.shared.dir, self.what);
         self.shared.poison(Error::Io(error));
     }
 }

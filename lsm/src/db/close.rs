@@ -44,5 +44,7 @@ impl Shared {
             }
         }
         drop(self.versions.lock());
+        // Without background threads another caller may be at work on the log or remove files.
+        drop(self.inline_turn.lock());
     }
 }

@@ -36,7 +36,8 @@ impl Shared {
         check_name(name)?;
         options.validate()?;
         let mut versions = self.versions.lock();
-        self.check_poison()?;
+        // Again under the manifest lock: see `apply`.
+        self.check_writable()?;
         // Under the manifest lock: of two creations with one name the second sees the first.
         if self.state.lock().family_by_name(name).is_some() {
             return Err(Error::invalid(format!("the column family {name:?} exists already")));

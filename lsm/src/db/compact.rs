@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::Shared;
-use super::background::Patience;
+use super::background::{PanicGuard, Patience};
 use super::state::State;
 use crate::batch::FamilyId;
 use crate::compaction::{self, Compaction, CompactionJob, JobContext, Picker, RangePick};
@@ -85,7 +85,9 @@ impl Shared {
 
     /// Runs a compaction; returns the numbers of the tables it wrote.
     pub(crate) fn run_compaction(&self, job: PickedJob) -> Result<Vec<u64>> {
+        let guard = PanicGuard::of_job(self, |state| &mut state.compaction);
         let result = self.check_writable().and_then(|()| self.compact(&job));
+        guard.disarm();
         let mut state = self.state.lock();
         // Its tables are free again before anyone looks for the next job.
         drop(job);
@@ -118,9 +120,9 @@ impl Shared {
                 self.stats.compaction_written.add(output.stats.bytes_written);
                 Ok(output.added.iter().map(|file| file.number).collect())
             }
-            Err(Error::FamilyDropped) => {
+            Err(error @ (Error::FamilyDropped | Error::Closed)) => {
                 output.discard(&*self.env, &self.dir);
-                Ok(Vec::new())
+                if matches!(error, Error::Closed) { Err(error) } else { Ok(Vec::new()) }
             }
             // Whether the edit is in the manifest is unknown: the tables stay.
             Err(error) => Err(error),
@@ -227,7 +229,7 @@ impl Shared {
         self.check_writable()?;
         if self.inline() {
             self.run_due(Patience::None);
-            self.check_poison()?;
+            self.check_writable()?;
             let state = self.state.lock();
             let failure = state.flush.error().or_else(|| state.compaction.error());
             return failure.map_or(Ok(()), Err);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Shared;
+use super::background::PanicGuard;
 use super::queue::Baton;
 use super::state::{Frozen, State};
 use crate::batch::FamilyId;
@@ -88,8 +89,10 @@ impl Shared {
             let options = Arc::clone(&state.families[&family].options);
             (family, frozen, options, state.snapshot_sequences())
         };
+        let guard = PanicGuard::of_job(self, |state| &mut state.flush);
         let result =
             self.check_poison().and_then(|()| self.flush(family, &frozen, &options, &snapshots));
+        guard.disarm();
         let mut state = self.state.lock();
         state.flush.running -= 1;
         match &result {
@@ -124,12 +127,13 @@ impl Shared {
                 self.stats.flushes.add(1);
                 Ok(())
             }
-            Err(Error::FamilyDropped) => {
-                // Nothing names the table, and nobody misses the data.
+            Err(error @ (Error::FamilyDropped | Error::Closed)) => {
+                // Nothing names the table. Nobody misses the data of a family that is gone, and
+                // that of a database that closes is in the log.
                 if let Some(table) = &written {
                     self.remove_unnamed(FileName::Table(table.number));
                 }
-                Ok(())
+                if matches!(error, Error::Closed) { Err(error) } else { Ok(()) }
             }
             Err(error) => Err(error),
         }
@@ -138,14 +142,16 @@ impl Shared {
     /// Makes an edit durable and shows its effect to readers. With `flushed`, the oldest frozen
     /// memtable of that family is in tables now, up to the sequence number.
     ///
-    /// [`Error::FamilyDropped`]: nothing was done. Any other failure poisons.
+    /// [`Error::FamilyDropped`] and [`Error::Closed`]: nothing was done. Any other failure poisons.
     pub(crate) fn apply(
         &self,
         mut edit: VersionEdit,
         flushed: Option<(FamilyId, u64)>,
     ) -> Result<()> {
         let mut versions = self.versions.lock();
-        self.check_poison()?;
+        // Under the manifest lock, which a close takes once it has said that it closes: after that
+        // the directory may be somebody else's, and nothing may be written into it.
+        self.check_writable()?;
         if let Some((family, _)) = flushed
             && !self.state.lock().families.contains_key(&family)
         {
@@ -260,7 +266,11 @@ impl Shared {
             self.run_due(super::background::Patience::None);
             let state = self.state.lock();
             self.check_poison()?;
-            return if is_due(&state) { state.flush.error().map_or(Ok(()), Err) } else { Ok(()) };
+            if !is_due(&state) {
+                return Ok(());
+            }
+            self.check_writable()?;
+            return state.flush.error().map_or(Ok(()), Err);
         }
         let mut state = self.state.lock();
         let failures = state.flush.failures;
