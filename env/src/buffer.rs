@@ -72,6 +72,12 @@ impl Buffer {
         }
     }
 
+    /// How many bytes it shows, told without a reference to them: what may be asked while a kernel
+    /// writes to the memory.
+    pub(crate) fn shown(&self) -> usize {
+        self.len
+    }
+
     /// A view of part of a mapped file.
     pub(crate) fn mapped(map: Arc<Mmap>, start: usize, len: usize) -> Self {
         assert!(start <= map.len() && len <= map.len() - start, "a view lies inside its mapping");

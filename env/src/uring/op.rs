@@ -108,7 +108,7 @@ impl Op {
 
     /// Bytes of memory held.
     pub(crate) fn memory_len(&self) -> usize {
-        self.memory.len()
+        self.memory.shown()
     }
 
     /// Cuts what is missing from `from` on into pieces for a ring, all of which are outstanding
@@ -127,7 +127,7 @@ impl Op {
 
     /// The address that a piece is read to, valid until the operation is taken apart.
     pub(crate) fn address(&self, piece: &Piece) -> *mut u8 {
-        assert!(piece.from < piece.end && piece.end <= self.memory.len(), "a piece lies inside");
+        assert!(piece.from < piece.end && piece.end <= self.memory.shown(), "a piece lies inside");
         self.base.wrapping_add(piece.from)
     }
 
@@ -176,7 +176,7 @@ impl Op {
     /// Gives up memory that a broken ring may still write to, for ever, and starts afresh: all is
     /// left for a plain read.
     pub(crate) fn leak_memory(&mut self, pool: &Arc<BufferPool>) {
-        let fresh = take_memory(pool, self.memory.len(), self.file().direct().is_some());
+        let fresh = take_memory(pool, self.memory.shown(), self.file().direct().is_some());
         mem::forget(mem::replace(&mut self.memory, fresh));
         self.outstanding = 0;
         self.error = None;
