@@ -6,8 +6,9 @@
 //! 2. `versions`, the manifest lock: edits are made durable and shown one after another. It is the
 //!    one lock that is held while a device is waited for, by those whose edits must wait anyway;
 //! 3. `state`, the state lock: families, snapshots, jobs. Never held over I/O;
-//! 4. `log`, the log lock: held over the append to the log and the switch of segments, never over
-//!    the sync of the newest one.
+//! 4. `log`, the log lock: held over the append to the log, the switch of segments, and the
+//!    preparing of the next step where the log thread did not keep up; never over the sync of what
+//!    was appended to the newest segment.
 //!
 //! Readers take none of them: they load `view` and `visible`. Whoever changes what others wait
 //! for does it under the state lock and notifies `changed`.
@@ -226,7 +227,8 @@ impl Db {
     /// at once, so `Buffered` is as good as `Flushed`.
     ///
     /// [`Error::InvalidArgument`] and [`Error::FamilyDropped`]: nothing was applied. The same goes
-    /// for [`Error::NoSpace`] while [`Db::stats`] shows no failure that stopped writes. After any other error the batch may or may not be there at the next open.
+    /// for [`Error::NoSpace`] while [`Db::stats`] shows no failure that stopped writes. After any
+    /// other error the batch may or may not be there at the next open.
     pub fn write_opt(&self, batch: WriteBatch, options: &WriteOptions) -> Result<()> {
         self.handle.shared.write(batch, options)
     }
