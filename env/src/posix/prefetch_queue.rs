@@ -42,6 +42,8 @@ pub(crate) struct PrefetchQueue {
     ready: VecDeque<(Completion, usize)>,
     /// What `pending` and `ready` stand for, in bytes.
     bytes: usize,
+    /// The read issued last was all in the cache.
+    streak: bool,
     batch: Batch,
 }
 
@@ -106,11 +108,18 @@ impl PrefetchQueue {
     fn with_mode(os: &Arc<Os>, window: usize, prefetch: bool) -> Self {
         let (waiting, pending, ready, batch) = Default::default();
         let os = Arc::clone(os);
-        Self { os, prefetch, window, waiting, pending, ready, bytes: 0, batch }
+        Self { os, prefetch, window, waiting, pending, ready, bytes: 0, streak: false, batch }
     }
 
     fn in_window(&self) -> usize {
         self.pending.len() + self.ready.len()
+    }
+
+    /// Whether reads wait until they are asked for. While all of them hit there is nothing to
+    /// start early, and one that is issued when it is popped reuses memory that is still in the
+    /// processor's cache. The first miss sends everything out.
+    fn holds_back(&self) -> bool {
+        self.streak && self.pending.is_empty()
     }
 
     fn has_room(&self, request: &Request) -> bool {
@@ -153,8 +162,10 @@ impl PrefetchQueue {
             && self.prefetched(os_file, &mut miss)
         {
             let buffer = miss.buffer.take().expect("a read that hit has its memory");
+            self.streak = true;
             return self.complete(tag, len, Ok(buffer));
         }
+        self.streak = false;
         self.pending.push_back(Pending::Read(miss));
         self.batch.issued += 1;
         self.batch.peak = self.batch.peak.max(self.in_window() as u64);
@@ -281,11 +292,13 @@ impl PrefetchQueue {
     fn refill(&mut self) {
         while let Some((_, request)) = self.waiting.front()
             && self.has_room(request)
+            && !self.holds_back()
         {
             let (tag, request) = self.waiting.pop_front().expect("there is a first one");
             self.issue(tag, request);
         }
-        if self.in_window() == 0 || (self.batch.issued >= BATCH && !self.batch.subject_waits()) {
+        let dry = self.in_window() == 0 && self.waiting.is_empty();
+        if dry || (self.batch.issued >= BATCH && !self.batch.subject_waits()) {
             self.batch.end(&self.os);
         }
     }
@@ -293,7 +306,7 @@ impl PrefetchQueue {
 
 impl IoQueue for PrefetchQueue {
     fn push(&mut self, tag: u64, request: Request) {
-        if self.waiting.is_empty() && self.has_room(&request) {
+        if self.waiting.is_empty() && self.has_room(&request) && !self.holds_back() {
             self.issue(tag, request);
         } else {
             self.waiting.push_back((tag, request));
@@ -301,6 +314,12 @@ impl IoQueue for PrefetchQueue {
     }
 
     fn pop(&mut self) -> Option<Completion> {
+        if self.in_window() == 0
+            && let Some((tag, request)) = self.waiting.pop_front()
+        {
+            self.issue(tag, request);
+            self.refill();
+        }
         let (completion, len) = if let Some(ready) = self.ready.pop_front() {
             ready
         } else {

@@ -69,6 +69,8 @@ pub(crate) struct RingQueue {
     /// Requests issued or ready, and their memory.
     held: usize,
     held_bytes: usize,
+    /// The read issued last was all in the cache.
+    streak: bool,
     /// No ring was free in this batch.
     without_ring: bool,
     completed: Vec<Completed>,
@@ -76,7 +78,7 @@ pub(crate) struct RingQueue {
 
 impl IoQueue for RingQueue {
     fn push(&mut self, tag: u64, request: Request) {
-        if self.backlog.is_empty() && self.has_room_for(&request) {
+        if self.backlog.is_empty() && self.has_room_for(&request) && !self.holds_back() {
             self.issue(tag, request);
         } else {
             self.backlog.push_back((tag, request));
@@ -93,6 +95,13 @@ impl IoQueue for RingQueue {
                     self.batches.end_if_long();
                 }
                 return Some(completion);
+            }
+            if self.held == 0
+                && let Some((tag, request)) = self.backlog.pop_front()
+            {
+                self.issue(tag, request);
+                self.refill();
+                continue;
             }
             if !self.advance() {
                 self.end_batch();
@@ -117,9 +126,17 @@ impl RingQueue {
             kick_probe: None,
             held: 0,
             held_bytes: 0,
+            streak: false,
             without_ring: false,
             completed: Vec::new(),
         }
+    }
+
+    /// Whether reads wait until they are asked for. While all of them hit there is nothing to
+    /// start early, and one that is issued when it is popped reuses memory that is still in the
+    /// processor's cache. The first miss sends everything out.
+    fn holds_back(&self) -> bool {
+        self.streak && self.held == self.ready.len()
     }
 
     fn has_room_for(&self, request: &Request) -> bool {
@@ -132,6 +149,7 @@ impl RingQueue {
     fn refill(&mut self) {
         while let Some((_, request)) = self.backlog.front()
             && self.has_room_for(request)
+            && !self.holds_back()
             && let Some((tag, request)) = self.backlog.pop_front()
         {
             self.issue(tag, request);
@@ -178,7 +196,8 @@ impl RingQueue {
             Some(Nowait::Short(n)) => n,
             Some(Nowait::Miss | Nowait::Unsupported) | None => 0,
         };
-        if from >= op.needed() {
+        self.streak = from >= op.needed();
+        if self.streak {
             self.complete(op);
             return;
         }
