@@ -8,6 +8,7 @@ mod basics;
 mod closing;
 mod costs;
 mod crash;
+mod damage_cases;
 mod families;
 mod manifest_cases;
 mod multi_get;
