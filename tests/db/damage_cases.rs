@@ -9,7 +9,9 @@ use rand::{RngExt, SeedableRng};
 use treering_env::{Access, Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
 use treering_lsm::{Db, Error, Options};
 
-use crate::support::{DIR, all, count, get, names, open, open_new, roomy, small, text, try_open};
+use crate::support::{
+    DIR, all, count, get, names, open, open_new, roomy, small, text, try_open, with_suffix,
+};
 
 type Map = BTreeMap<String, String>;
 
@@ -32,8 +34,7 @@ fn uncached() -> Options {
 }
 
 fn tables(env: &MemEnv) -> Vec<PathBuf> {
-    let names = names(env).into_iter().filter(|name| name.ends_with(".sst"));
-    names.map(|name| Path::new(DIR).join(name)).collect()
+    with_suffix(env, ".sst").iter().map(|name| Path::new(DIR).join(name)).collect()
 }
 
 /// BG-04, MGET-11: one block of a table is zeroed while the database is open.
@@ -345,7 +346,7 @@ fn a_full_disk_with_a_torn_log_is_refused_without_a_change_and_opens_when_there_
         drop(db);
         killed
     };
-    let log = names(&env).into_iter().find(|name| name.ends_with(".log")).unwrap();
+    let log = with_suffix(&env, ".log").remove(0);
     let path = Path::new(DIR).join(log);
     let mut bytes = read_file(&env, &path);
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();

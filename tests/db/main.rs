@@ -13,6 +13,7 @@ mod families;
 mod manifest_cases;
 mod multi_get;
 mod opening;
+mod planted;
 mod poison;
 mod read_cases;
 mod reopen;

@@ -101,10 +101,8 @@ fn a_scan_over_an_unreadable_block_ends_with_the_error_and_never_shows_what_is_b
             for nth in 1.. {
                 let fault = faults.add(Fault::new(kind).on(Op::Read).path(".sst").nth(nth));
                 let context = format!("{kind:?}, read {nth}, backward: {backward}");
-                let entries: Vec<_> = match backward {
-                    false => db.iter().collect(),
-                    true => db.iter().rev().collect(),
-                };
+                let entries: Vec<_> =
+                    if backward { db.iter().rev().collect() } else { db.iter().collect() };
                 let fired = fault.fired();
                 fault.remove();
                 if fired == 0 {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use treering_env::{CrashPolicy, Env, Fault, FaultEnv, FaultKind, MemEnv, Op, When};
 use treering_lsm::{ColumnFamily, Db, Durability, Error, Options, WriteBatch, WriteOptions};
 
-use crate::support::{DIR, all, count, get, names, open, open_new, roomy, small, try_open};
+use crate::support::{
+    DIR, all, count, get, names, open, open_new, roomy, small, try_open, with_suffix,
+};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -116,7 +118,7 @@ fn a_database_without_one_of_its_segments_is_refused_by_name_and_stays_as_it_is(
     }
     db.close().unwrap();
     drop(db);
-    let logs: Vec<_> = names(&env).into_iter().filter(|name| name.ends_with(".log")).collect();
+    let logs = with_suffix(&env, ".log");
     assert!(logs.len() > 2, "{logs:?}");
     let mut refused = 0;
     for log in &logs {
@@ -139,7 +141,7 @@ fn a_database_without_one_of_its_segments_is_refused_by_name_and_stays_as_it_is(
     assert!(refused / 2 >= logs.len() - 1, "{refused}");
     let alone = MemEnv::new();
     put_synced(&open(&alone, roomy()), "a", "1").unwrap();
-    let log = names(&alone).into_iter().find(|name| name.ends_with(".log")).unwrap();
+    let log = with_suffix(&alone, ".log").remove(0);
     alone.remove(&Path::new(DIR).join(log)).unwrap();
     let error = try_open(Arc::new(alone), roomy()).unwrap_err();
     assert!(matches!(error, Error::MissingFile(_)), "{error}");
@@ -329,10 +331,10 @@ fn a_segment_that_cannot_be_made_costs_no_acknowledged_write() {
             let (faults, db) = faulty(&env, roomy());
             put_synced(&db, "first", "1").unwrap();
             // The segment that is in use goes on; the files made after it fail.
-            let first = names(&env).into_iter().find(|name| name.ends_with(".log")).unwrap();
+            let first = with_suffix(&env, ".log").remove(0);
             let later = move |call: &treering_env::Call<'_>| {
                 let name = call.path.to_string_lossy();
-                op == Op::SyncDir || (name.ends_with(".log") && !name.ends_with(&first))
+                op == Op::SyncDir || (name.contains(".log") && !name.ends_with(&first))
             };
             let kind = FaultKind::Error(errno);
             let fault = faults.add(Fault::new(kind).on(op).matching(later).times(3));
