@@ -31,11 +31,18 @@ pub(crate) const HEADER_SIZE: usize = 12;
 pub trait FamilyRef {
     /// The family's number in its database.
     fn family_id(&self) -> u32;
+
+    /// The open database that the handle is of: a number that no other open of this process has.
+    fn database_id(&self) -> u64;
 }
 
 impl<T: FamilyRef + ?Sized> FamilyRef for &T {
     fn family_id(&self) -> u32 {
         (**self).family_id()
+    }
+
+    fn database_id(&self) -> u64 {
+        (**self).database_id()
     }
 }
 
@@ -43,11 +50,14 @@ impl<T: FamilyRef + ?Sized> FamilyRef for &T {
 ///
 /// Later operations of a batch win over earlier ones on the same key. Building a batch never
 /// fails; limits (keys 65,535 bytes, values 1 GiB, the batch just under 4 GiB) are checked when
-/// it is written, before anything reaches the log.
+/// it is written, before anything reaches the log. So is that all families named by handles are
+/// of the database that it is written to: the same database opened again is another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteBatch {
     ops: Vec<u8>,
     count: u32,
+    /// The open database whose families are named, from the first handle on.
+    database: Option<u64>,
     /// The first operation that breaks a limit, kept so that a length is never cut short.
     invalid: Option<String>,
 }
@@ -75,11 +85,13 @@ impl WriteBatch {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) {
+        self.note_database(family.database_id());
         self.add(ValueKind::Put, family.family_id(), key.as_ref(), value.as_ref());
     }
 
     /// Adds: delete `key` from `family`.
     pub fn delete_in(&mut self, family: &(impl FamilyRef + ?Sized), key: impl AsRef<[u8]>) {
+        self.note_database(family.database_id());
         self.add(ValueKind::Deletion, family.family_id(), key.as_ref(), &[]);
     }
 
@@ -87,6 +99,7 @@ impl WriteBatch {
     pub fn clear(&mut self) {
         self.ops.clear();
         self.count = 0;
+        self.database = None;
         self.invalid = None;
     }
 
@@ -115,11 +128,22 @@ impl WriteBatch {
         self.count
     }
 
-    /// Checks the limits of keys, values and the whole.
-    pub(crate) fn validate(&self) -> Result<()> {
-        match &self.invalid {
-            Some(what) => Err(Error::invalid(what.clone())),
-            None => Ok(()),
+    /// Checks the limits of keys, values and the whole, and that all families named by handles
+    /// are of the open database `database`.
+    pub(crate) fn validate(&self, database: u64) -> Result<()> {
+        if let Some(what) = &self.invalid {
+            return Err(Error::invalid(what.clone()));
+        }
+        if self.database.is_some_and(|named| named != database) {
+            return Err(Error::foreign_family());
+        }
+        Ok(())
+    }
+
+    fn note_database(&mut self, database: u64) {
+        if *self.database.get_or_insert(database) != database && self.invalid.is_none() {
+            let what = "a column family of another open database than those before";
+            self.invalid = Some(format!("operation {} of the batch: {what}", self.count));
         }
     }
 
@@ -234,6 +258,22 @@ mod tests {
         fn family_id(&self) -> u32 {
             300
         }
+
+        fn database_id(&self) -> u64 {
+            7
+        }
+    }
+
+    struct Elsewhere;
+
+    impl FamilyRef for Elsewhere {
+        fn family_id(&self) -> u32 {
+            300
+        }
+
+        fn database_id(&self) -> u64 {
+            8
+        }
     }
 
     fn sample() -> WriteBatch {
@@ -277,14 +317,31 @@ mod tests {
         let mut batch = sample();
         batch.put(vec![0; MAX_KEY_SIZE + 1], "v");
         batch.put("fine", "v");
-        let message = batch.validate().unwrap_err().to_string();
+        let message = batch.validate(7).unwrap_err().to_string();
         assert_eq!(
             message,
             "invalid argument: operation 3 of the batch: a key of 65536 bytes; the limit is 65535"
         );
         batch.clear();
         batch.put(vec![0; MAX_KEY_SIZE], "v");
-        batch.validate().unwrap();
+        batch.validate(7).unwrap();
+    }
+
+    #[test]
+    fn a_batch_belongs_to_the_one_database_whose_families_it_names() {
+        let mut batch = sample();
+        batch.validate(7).unwrap();
+        assert!(matches!(batch.validate(8), Err(Error::InvalidArgument(_))));
+        batch.delete_in(&Elsewhere, "k");
+        batch.put_in(&Users, "k", "v");
+        let message = batch.validate(7).unwrap_err().to_string();
+        assert!(message.contains("operation 3 of the batch: a column family of another"));
+        batch.clear();
+        batch.put("k", "v");
+        batch.validate(7).unwrap();
+        batch.validate(8).unwrap();
+        batch.put_in(&Elsewhere, "k", "v");
+        batch.validate(8).unwrap();
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub use column_family::ColumnFamily;
 pub use open::DbBuilder;
 pub use snapshot::Snapshot;
 
-use crate::batch::{DEFAULT_FAMILY, FamilyId, FamilyRef, WriteBatch};
+use crate::batch::{DEFAULT_FAMILY, FamilyId, WriteBatch};
 use crate::iter::{DbCursor, KeyBounds, Range};
 use crate::stats::{Counters, RecoveryReport, Stats};
 use crate::table_cache::TableCache;
@@ -63,6 +63,8 @@ use view::ReadView;
 /// What all handles and threads of an open database share.
 pub(crate) struct Shared {
     // Set at open.
+    /// No other open of this process has it.
+    id: u64,
     env: Arc<dyn Env>,
     dir: PathBuf,
     options: Options,
@@ -151,11 +153,6 @@ impl Drop for Handle {
         // Nobody is left to tell. Whatever was acknowledged is in the log already.
         let _unreported = self.close();
     }
-}
-
-/// The families' numbers in place of their handles.
-fn keys_in<'a, K>(keys: impl IntoIterator<Item = (&'a ColumnFamily, K)>) -> Vec<(FamilyId, K)> {
-    keys.into_iter().map(|(family, key)| (family.family_id(), key)).collect()
 }
 
 /// An open database.
@@ -265,12 +262,13 @@ impl Db {
         self.handle.shared.multi_get(None, &keys, options)
     }
 
-    /// [`Db::multi_get`] over several column families, all as of one moment.
+    /// [`Db::multi_get`] over several column families, all as of one moment. The answer for a
+    /// family of another open database is [`Error::InvalidArgument`].
     pub fn multi_get_in<'a, K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = (&'a ColumnFamily, K)>,
     ) -> Vec<Result<Option<Bytes>>> {
-        self.handle.shared.multi_get(None, &keys_in(keys), &ReadOptions::default())
+        self.handle.multi_get_in(None, keys)
     }
 
     /// The keys in a range and their values, as of now, from either end. An error is the last
@@ -321,10 +319,7 @@ impl Db {
     /// finish on what they see; later calls on its handles are [`Error::FamilyDropped`]. Its files
     /// go when the last reader is gone.
     pub fn drop_column_family(&self, family: &ColumnFamily) -> Result<()> {
-        if !family.belongs_to(&self.handle) {
-            return Err(Error::invalid("the column family belongs to another database handle"));
-        }
-        self.handle.shared.drop_family(family.family_id())
+        self.handle.shared.drop_family(family.id_in(&self.handle)?)
     }
 
     /// Writes the memtables of all families to tables and waits for it. The data is on the device

@@ -110,6 +110,11 @@ impl Error {
         Self::InvalidArgument(what.into())
     }
 
+    /// A handle to a column family of another open database than the one it was given to.
+    pub(crate) fn foreign_family() -> Self {
+        Self::invalid("the column family belongs to another open database")
+    }
+
     /// A failed read of a file whose recorded end lies beyond it: an unexpected end is damage
     /// there, everything else stays what it was.
     pub(crate) fn from_read(error: env::Error) -> Self {

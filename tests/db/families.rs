@@ -155,6 +155,61 @@ fn default_and_the_families_of_other_databases_cannot_be_dropped() {
     foreign.put("k", "v").unwrap();
 }
 
+/// Families of different databases have the same numbers: a handle in the wrong place once read
+/// and wrote the family that happened to have its number there.
+#[test]
+fn handles_of_another_open_database_neither_read_nor_write_the_family_of_their_number() {
+    let (env, db) = open_new(roomy());
+    let (_other_env, other) = open_new(roomy());
+    let own = db.create_column_family("own", roomy().cf).unwrap();
+    let foreign = other.create_column_family("foreign", roomy().cf).unwrap();
+    own.put("k", "own").unwrap();
+    foreign.put("k", "foreign").unwrap();
+    let refused = |result: Result<(), Error>| match result {
+        Err(Error::InvalidArgument(what)) => what.contains("another open database"),
+        _ => false,
+    };
+
+    let mut batch = WriteBatch::new();
+    batch.put("a", "1");
+    batch.put_in(&foreign, "k", "2");
+    assert!(refused(db.write(batch)));
+    let mut batch = WriteBatch::new();
+    batch.delete_in(&own, "k");
+    batch.delete_in(&foreign, "k");
+    assert!(refused(db.write(batch.clone())));
+    assert!(refused(other.write(batch)));
+
+    let answers = db.multi_get_in([(&foreign, "k"), (&own, "k"), (&foreign, "k"), (&own, "x")]);
+    let texts: Vec<_> =
+        answers.into_iter().map(|answer| answer.map_err(|e| e.to_string())).collect();
+    let wrong = "invalid argument: the column family belongs to another open database";
+    let found = Some(bytes::Bytes::from("own"));
+    assert_eq!(texts, [Err(wrong.into()), Ok(found), Err(wrong.into()), Ok(None)]);
+
+    let snapshot = db.snapshot();
+    assert!(refused(snapshot.multi_get_in([(&foreign, "k")]).remove(0).map(drop)));
+    assert!(refused(snapshot.get_in(&foreign, "k").map(drop)));
+    assert!(refused(snapshot.cursor_in(&foreign).map(drop)));
+    for mut range in [
+        snapshot.iter_in(&foreign),
+        snapshot.prefix_in(&foreign, "k"),
+        snapshot.range_in(&foreign, "a".."z"),
+    ] {
+        assert!(refused(range.next().unwrap().map(drop)));
+        assert!(range.next().is_none());
+    }
+    assert_eq!(in_family(&own, "k").as_deref(), Some("own"));
+    assert_eq!(in_family(&foreign, "k").as_deref(), Some("foreign"));
+    assert!(all(&db).is_empty());
+
+    db.close().unwrap();
+    let reopened = open(&env, roomy());
+    let mut batch = WriteBatch::new();
+    batch.put_in(&own, "k", "stale");
+    assert!(refused(reopened.write(batch)), "a handle does not outlive the open it is of");
+}
+
 #[test]
 fn a_family_with_one_old_key_does_not_keep_the_log_for_ever() {
     let (env, db) = open_new(small());

@@ -120,6 +120,10 @@ impl FamilyRef for ColumnFamily {
     fn family_id(&self) -> u32 {
         self.id
     }
+
+    fn database_id(&self) -> u64 {
+        self.handle.shared.id
+    }
 }
 
 impl ColumnFamily {
@@ -128,9 +132,10 @@ impl ColumnFamily {
         &self.name
     }
 
-    /// Whether the handle is one of the database behind `handle`.
-    pub(crate) fn belongs_to(&self, handle: &Arc<Handle>) -> bool {
-        Arc::ptr_eq(&self.handle, handle)
+    /// The family's number, for a call to the open database behind `handle`;
+    /// [`Error::InvalidArgument`] if the family is one of another.
+    pub(crate) fn id_in(&self, handle: &Arc<Handle>) -> Result<FamilyId> {
+        if Arc::ptr_eq(&self.handle, handle) { Ok(self.id) } else { Err(Error::foreign_family()) }
     }
 
     /// Sets a key; see [`Db::put`](super::Db::put).

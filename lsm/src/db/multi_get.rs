@@ -19,8 +19,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use treering_env::{Completion, IoQueue};
 
-use super::Shared;
 use super::view::{FamilyView, ReadView};
+use super::{ColumnFamily, Handle, Shared};
 use crate::batch::FamilyId;
 use crate::key;
 use crate::memtable::Lookup;
@@ -47,6 +47,34 @@ impl Shared {
             return keys.iter().map(|_| Err(error.clone())).collect();
         }
         self.at(at, |view, sequence| Call::new(self, view, sequence, keys, options).run())
+    }
+}
+
+impl Handle {
+    /// [`Shared::multi_get`] over several families. The answer for a family of another open
+    /// database is an error, which disturbs no other answer.
+    pub(crate) fn multi_get_in<'a, K: AsRef<[u8]>>(
+        self: &Arc<Self>,
+        at: Option<u64>,
+        keys: impl IntoIterator<Item = (&'a ColumnFamily, K)>,
+    ) -> Vec<Answer> {
+        let (mut own, mut foreign) = (Vec::new(), Vec::new());
+        for (index, (family, key)) in keys.into_iter().enumerate() {
+            match family.id_in(self) {
+                Ok(id) => own.push((id, key)),
+                Err(error) => foreign.push((index, error)),
+            }
+        }
+        let answers = self.shared.multi_get(at, &own, &ReadOptions::default());
+        if foreign.is_empty() {
+            return answers;
+        }
+        let (mut answers, mut foreign) = (answers.into_iter(), foreign.into_iter().peekable());
+        let answer_at = |index| match foreign.next_if(|(at, _)| *at == index) {
+            Some((_, error)) => Some(Err(error)),
+            None => answers.next(),
+        };
+        (0..).map_while(answer_at).collect()
     }
 }
 

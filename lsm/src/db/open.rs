@@ -34,6 +34,9 @@ use crate::version::{FamilyId, FamilyLog, FamilyVersions, LEVELS, VersionEdit, V
 use crate::wal::{Spare, Wal, WalOptions};
 use crate::{CfOptions, Clock, Error, Options, Result, SystemClock};
 
+/// Opens of this process so far: numbers them, so that handles of different ones can be told apart.
+static OPENS: AtomicU64 = AtomicU64::new(0);
+
 /// Everything that can be chosen for an open; made by [`Db::builder`].
 #[derive(Clone, Debug)]
 pub struct DbBuilder {
@@ -322,6 +325,8 @@ impl Opening {
         let wal_options = self.wal_options();
         let DbBuilder { env, path, options, clock, .. } = self.builder;
         let shared = Shared {
+            // Relaxed: only that no number comes twice matters.
+            id: OPENS.fetch_add(1, Ordering::Relaxed),
             max_wal_size: AtomicU64::new(options.max_wal_size.unwrap_or(0)),
             env,
             dir: path,

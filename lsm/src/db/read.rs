@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::view::{FamilyView, ReadView};
-use super::{Handle, Shared};
+use super::{ColumnFamily, Handle, Shared};
 use crate::batch::FamilyId;
 use crate::cursor::Cursor;
 use crate::iter::{DbCursor, KeyBounds, Range};
@@ -137,7 +137,21 @@ impl Handle {
         family: FamilyId,
         bounds: KeyBounds,
     ) -> Range {
-        let source = self.source(at, family);
-        Range::new(Box::new(move || source.clone()?.cursor(bounds.clone())))
+        range_over(self.source(at, family), bounds)
     }
+
+    /// [`Handle::range`] in a family that may be one of another open database.
+    pub(crate) fn range_in(
+        self: &Arc<Self>,
+        at: Option<u64>,
+        family: &ColumnFamily,
+        bounds: KeyBounds,
+    ) -> Range {
+        range_over(family.id_in(self).and_then(|id| self.source(at, id)), bounds)
+    }
+}
+
+/// The range of a source; the error in its place is the range's only item.
+fn range_over(source: Result<Source>, bounds: KeyBounds) -> Range {
+    Range::new(Box::new(move || source.clone()?.cursor(bounds.clone())))
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::{Handle, Shared, keys_in};
-use crate::batch::{DEFAULT_FAMILY, FamilyId, FamilyRef};
+use super::{Handle, Shared};
+use crate::batch::{DEFAULT_FAMILY, FamilyId};
 use crate::iter::{DbCursor, KeyBounds, Range};
 use crate::{ColumnFamily, ReadOptions, Result};
 
@@ -38,7 +38,9 @@ impl Shared {
 ///
 /// It costs nothing to take; while it lives, compactions keep the versions that it sees. Cheap to
 /// clone; any number of threads may read through it at once. It keeps the database open. What was
-/// created before and dropped since is [`Error::FamilyDropped`](crate::Error::FamilyDropped).
+/// created before and dropped since is [`Error::FamilyDropped`](crate::Error::FamilyDropped); a
+/// family of another open database is
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument).
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     inner: Arc<Registered>,
@@ -88,8 +90,8 @@ impl Snapshot {
 
     /// [`Snapshot::get`] in a column family.
     pub fn get_in(&self, family: &ColumnFamily, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        let options = ReadOptions::default();
-        self.shared().get(Some(self.inner.sequence), family.family_id(), key.as_ref(), &options)
+        let id = family.id_in(&self.inner.handle)?;
+        self.shared().get(Some(self.inner.sequence), id, key.as_ref(), &ReadOptions::default())
     }
 
     /// The values of many keys; see [`Db::multi_get`](super::Db::multi_get).
@@ -115,7 +117,7 @@ impl Snapshot {
         &self,
         keys: impl IntoIterator<Item = (&'a ColumnFamily, K)>,
     ) -> Vec<Result<Option<Bytes>>> {
-        self.shared().multi_get(Some(self.inner.sequence), &keys_in(keys), &ReadOptions::default())
+        self.inner.handle.multi_get_in(Some(self.inner.sequence), keys)
     }
 
     /// The keys in a range, from either end.
@@ -129,11 +131,8 @@ impl Snapshot {
         family: &ColumnFamily,
         range: impl RangeBounds<K>,
     ) -> Range {
-        self.inner.handle.range(
-            Some(self.inner.sequence),
-            family.family_id(),
-            KeyBounds::new(&range),
-        )
+        let bounds = KeyBounds::new(&range);
+        self.inner.handle.range_in(Some(self.inner.sequence), family, bounds)
     }
 
     /// The keys that begin with `prefix`.
@@ -145,7 +144,7 @@ impl Snapshot {
     /// [`Snapshot::prefix`] in a column family.
     pub fn prefix_in(&self, family: &ColumnFamily, prefix: impl AsRef<[u8]>) -> Range {
         let bounds = KeyBounds::prefix(prefix.as_ref());
-        self.inner.handle.range(Some(self.inner.sequence), family.family_id(), bounds)
+        self.inner.handle.range_in(Some(self.inner.sequence), family, bounds)
     }
 
     /// All keys.
@@ -155,7 +154,7 @@ impl Snapshot {
 
     /// All keys of a column family.
     pub fn iter_in(&self, family: &ColumnFamily) -> Range {
-        self.inner.handle.range(Some(self.inner.sequence), family.family_id(), KeyBounds::all())
+        self.inner.handle.range_in(Some(self.inner.sequence), family, KeyBounds::all())
     }
 
     /// A cursor over all keys.
@@ -165,7 +164,8 @@ impl Snapshot {
 
     /// A cursor over all keys of a column family.
     pub fn cursor_in(&self, family: &ColumnFamily) -> Result<DbCursor> {
-        self.inner.handle.cursor(Some(self.inner.sequence), family.family_id())
+        let id = family.id_in(&self.inner.handle)?;
+        self.inner.handle.cursor(Some(self.inner.sequence), id)
     }
 }
 

@@ -27,7 +27,7 @@ impl Shared {
     /// Writes a batch; see [`super::Db::write_opt`].
     pub(crate) fn write(&self, batch: WriteBatch, options: &WriteOptions) -> Result<()> {
         self.check_writable()?;
-        batch.validate()?;
+        batch.validate(self.id)?;
         if batch.is_empty() {
             return Ok(());
         }
