@@ -356,6 +356,32 @@ fn a_disk_that_fills_up_refuses_writes_and_works_again_when_there_is_room() {
     assert_eq!(all(&open(&env, small())), before);
 }
 
+/// The log lock is held while space is zero-filled for a large record. The state lock once waited
+/// for it, and with it whoever needed a look at the state.
+#[test]
+fn the_state_lock_never_waits_for_a_device_behind_the_log_lock() {
+    let (_env, faults, db) = faulty(roomy());
+    let hold = faults.add(Fault::new(FaultKind::Block).on(Op::Prepare).path(".log"));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let db = &db;
+        let writer = scope.spawn(|| db.put("large", "v".repeat(20_000)));
+        hold.wait_until_blocked(1);
+        let stats = scope.spawn(|| db.stats());
+        let creator = scope.spawn(|| db.create_column_family("f", roomy().cf));
+        // Both wait for the log lock soon, and must not hold the state lock then.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let reader = scope.spawn(move || sender.send(db.snapshot().sequence()));
+        let seen = receiver.recv_timeout(std::time::Duration::from_secs(20));
+        hold.remove();
+        writer.join().unwrap().unwrap();
+        stats.join().unwrap();
+        creator.join().unwrap().unwrap();
+        reader.join().unwrap().unwrap();
+        assert_eq!(seen, Ok(0), "a snapshot taken while the device is busy");
+    });
+}
+
 #[test]
 fn reads_from_memory_go_on_while_the_log_and_the_manifest_are_stuck() {
     let (_env, faults, db) = faulty(roomy());

@@ -44,15 +44,16 @@ impl Shared {
         }
         let id = versions.next_family_id();
         let mut edit = VersionEdit::default();
-        self.note_logs(&mut edit, None)?;
-        let log_number = self.log.lock().number()?;
+        let log_number = self.note_logs(&mut edit, None)?;
         edit.added_families.push((id, name.to_owned()));
         let flushed_sequence = 0;
         edit.family_logs.push(FamilyLog { family: id, log_number, flushed_sequence });
         let logs = edit.family_logs.clone();
         let installed = versions.log_and_apply(edit).map_err(|error| self.poison(error))?;
         let created = versions.family(id).expect("the family was just installed");
+        let unneeded = self.log.lock().drop_below(installed.log_floor);
         let mut state = self.state.lock();
+        state.obsolete_logs.extend(unneeded);
         self.limit_log(options.memtable_size);
         state.families.insert(id, Family::new(options, &created));
         self.install(&mut state, installed, &logs, None);

@@ -53,12 +53,14 @@ impl Shared {
     /// The family to flush because the logs exceed their limit: the one that needs the oldest
     /// segment, unless its flush is due already.
     pub(crate) fn pins_old_log(&self) -> Option<FamilyId> {
-        if self.log.lock().size() <= self.max_wal_size.load(Ordering::Relaxed) {
-            return None;
-        }
+        let oldest = {
+            let log = self.log.lock();
+            if log.size() <= self.max_wal_size.load(Ordering::Relaxed) {
+                return None;
+            }
+            log.oldest_closed()?
+        };
         let state = self.state.lock();
-        let log = self.log.lock();
-        let oldest = log.oldest_closed()?;
         let pins = |mem: &super::view::Mem| mem.first_log().is_some_and(|first| first <= oldest);
         state.families.values().find(|family| pins(&family.active)).map(|family| family.id)
     }
@@ -163,7 +165,9 @@ impl Shared {
         let dropped = edit.dropped_families.clone();
         match versions.log_and_apply(edit) {
             Ok(installed) => {
+                let unneeded = self.log.lock().drop_below(installed.log_floor);
                 let mut state = self.state.lock();
+                state.obsolete_logs.extend(unneeded);
                 for family in &dropped {
                     state.families.remove(family);
                 }
@@ -180,14 +184,23 @@ impl Shared {
 
     /// Adds to an edit what is to be recorded about segments, and how far families moved on in
     /// the log: also those with nothing to flush, or they would need the oldest segment for ever.
+    /// Returns the newest of those segments. The caller holds the manifest lock.
+    ///
+    /// The log may go on before the families are looked at. A record that is appended by then is
+    /// in the returned segment or a newer one, so no family is said to need less than it does;
+    /// and none is said to need a segment that the edit does not record.
     pub(crate) fn note_logs(
         &self,
         edit: &mut VersionEdit,
         flushed: Option<(FamilyId, u64)>,
-    ) -> Result<()> {
+    ) -> Result<u64> {
+        let current = {
+            let mut log = self.log.lock();
+            let current = log.number()?;
+            edit.logs = log.take_facts();
+            current
+        };
         let state = self.state.lock();
-        let mut log = self.log.lock();
-        let current = log.number()?;
         for family in state.families.values() {
             if edit.dropped_families.contains(&family.id) {
                 continue;
@@ -200,8 +213,7 @@ impl Shared {
                 edit.family_logs.push(FamilyLog { family, log_number, flushed_sequence });
             }
         }
-        edit.logs = log.take_facts();
-        Ok(())
+        Ok(current)
     }
 
     /// Shows readers what a durable edit changed. The caller still holds the manifest lock, so
@@ -227,8 +239,6 @@ impl Shared {
         if let Some(family) = flushed.and_then(|id| state.families.get_mut(&id)) {
             family.frozen.pop_front();
         }
-        let unneeded = self.log.lock().drop_below(installed.log_floor);
-        state.obsolete_logs.extend(unneeded);
         self.publish(state);
     }
 

@@ -65,12 +65,12 @@ impl Family {
         }
     }
 
-    /// The oldest segment that holds records of the family which no table holds, leaving out the
-    /// first `flushed` frozen memtables; `current` if there is none. Only under the log lock.
+    /// The oldest segment up to `current` that holds records of the family which no table holds,
+    /// leaving out the first `flushed` frozen memtables; `current` if there is none.
     pub(crate) fn oldest_log(&self, flushed: usize, current: u64) -> u64 {
         let frozen = self.frozen.iter().skip(flushed).map(|frozen| &frozen.mem);
         let memtables = frozen.chain([&self.active]);
-        memtables.filter_map(|mem| mem.first_log()).min().unwrap_or(current)
+        memtables.filter_map(|mem| mem.first_log()).fold(current, u64::min)
     }
 
     /// Freezes the active memtable, which holds every write of the family up to `last_sequence`

@@ -39,6 +39,11 @@ impl Shared {
             recovery: self.report.clone(),
             ..Stats::default()
         };
+        {
+            let log = self.log.lock();
+            stats.log_segments = log.segments();
+            stats.log_size = log.size();
+        }
         let state = self.state.lock();
         stats.families = state.families.values().map(of_family).collect();
         stats.snapshots = state.snapshots.values().sum();
@@ -47,9 +52,6 @@ impl Shared {
         stats.running_compactions = state.compaction.running;
         stats.failed_compactions = state.compaction.failures;
         stats.compaction_error = state.compaction.error().map(|error| error.to_string());
-        let log = self.log.lock();
-        stats.log_segments = log.segments();
-        stats.log_size = log.size();
         stats
     }
 }

@@ -28,13 +28,14 @@ impl Mem {
     /// Notes that a record in segment `number` holds operations for this memtable. Only under
     /// the log lock.
     pub(crate) fn note_record(&self, number: u64) {
-        // The log lock orders this; the atomic only makes the field shareable.
+        // Relaxed: the log lock orders this; the atomic only makes the field shareable.
         if self.first_log.load(Ordering::Relaxed) == 0 {
             self.first_log.store(number, Ordering::Relaxed);
         }
     }
 
-    /// The segment of the first record, if there is one. Only under the log lock.
+    /// The segment of the first record, if there is one. Whoever has held the log lock sees every
+    /// record that was appended before.
     pub(crate) fn first_log(&self) -> Option<u64> {
         Some(self.first_log.load(Ordering::Relaxed)).filter(|number| *number != 0)
     }
