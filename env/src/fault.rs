@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 
 use crate::wrap::{Call, Hook, Op, Verdict, Wrapped};
-use crate::{Env, EnvReport, Error};
+use crate::{Env, EnvReport, Error, Outcome};
 
 mod hold;
 #[cfg(test)]
@@ -24,7 +24,8 @@ use hold::HoldEnv;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// It fails with this errno and has no effect.
+    /// It fails with this errno and has no effect. A `prepare` says so, like one that fails before
+    /// its sync; other operations that write leave the outcome open, as a device would.
     Error(i32),
     /// It takes effect and then fails with this errno.
     ErrorAfter(i32),
@@ -141,6 +142,9 @@ impl Fault {
             }
         };
         match self.kind {
+            FaultKind::Error(errno) if call.op == Op::Prepare => {
+                Verdict::Fail(error(errno).with_outcome(Outcome::NotApplied))
+            }
             FaultKind::Error(errno) => Verdict::Fail(error(errno)),
             FaultKind::ErrorAfter(errno) => Verdict::FailAfter(error(errno)),
             FaultKind::Short { bytes, errno } => Verdict::Short(bytes, error(errno)),

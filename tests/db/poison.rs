@@ -328,6 +328,34 @@ fn a_full_device_before_the_append_refuses_the_write_and_nothing_else() {
     assert_eq!(all(&open(&env, roomy())), before);
 }
 
+/// The same, injected, for the zeros that the log prepares in all three places: ahead of time, in
+/// the append, and in a new segment.
+#[test]
+fn a_prepare_that_finds_the_device_full_leaves_the_database_healthy() {
+    let (env, faults, db) = faulty(roomy());
+    let full = faults.add(Fault::new(FaultKind::Error(ENOSPC)).on(Op::Prepare).path(".log"));
+    let (mut written, mut refused) = (0, 0);
+    for i in 0..2000 {
+        match db.put(format!("key{i:05}"), "v".repeat(100)) {
+            Ok(()) => written += 1,
+            Err(error) => {
+                assert!(matches!(error, Error::NoSpace(_)), "{error}");
+                refused += 1;
+                assert_eq!(db.stats().poisoned, None);
+                full.remove();
+            }
+        }
+        if i % 50 == 0 {
+            faults.add(Fault::new(FaultKind::Error(ENOSPC)).on(Op::Prepare).times(2));
+        }
+    }
+    assert!(refused > 1 && db.stats().log_switches > 1, "{refused} refused; {}", db.stats());
+    assert_eq!(all(&db).len(), written);
+    assert_eq!(db.stats().poisoned, None);
+    drop(db);
+    assert_eq!(all(&open(&env, roomy())).len(), written);
+}
+
 /// BG-01, LIFE-11
 #[test]
 fn a_disk_that_fills_up_refuses_writes_and_works_again_when_there_is_room() {

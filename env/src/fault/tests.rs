@@ -93,6 +93,22 @@ fn a_dropped_operation_reports_success_and_leaves_no_trace() {
     assert_eq!((read(&image, "a"), read(&image, "b")), (Vec::new(), Vec::new()));
 }
 
+/// As in the environments inside: only a prepare whose sync failed may have touched the file.
+#[test]
+fn a_prepare_that_fails_before_its_sync_is_not_applied_and_a_full_device_ends_nothing() {
+    let (_, env) = over_mem();
+    let mut file = env.create(path("a.log"), FileKind::Log).unwrap();
+    let handle = file.handle();
+    let full = env.add(Fault::new(FaultKind::Error(libc::ENOSPC)).on(Op::Prepare).times(1));
+    let error = handle.prepare(100).unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::NoSpace, Outcome::NotApplied));
+    assert_eq!(full.fired(), 1);
+    handle.prepare(100).unwrap();
+    env.add(Fault::new(FaultKind::ErrorAfter(libc::ENOSPC)).on(Op::Prepare).times(1));
+    assert_eq!(handle.prepare(200).unwrap_err().outcome(), Outcome::MaybeApplied);
+    file.append(b"fine").unwrap();
+}
+
 #[test]
 fn a_short_append_leaves_its_first_bytes() {
     let (_, env) = over_mem();
