@@ -74,6 +74,8 @@ pub(crate) struct RingQueue {
     /// No ring was free in this batch.
     without_ring: bool,
     completed: Vec<Completed>,
+    /// Pieces that left the ring, with their results, until they are judged.
+    answered: Vec<(Piece, i32)>,
 }
 
 impl IoQueue for RingQueue {
@@ -129,6 +131,7 @@ impl RingQueue {
             streak: false,
             without_ring: false,
             completed: Vec::new(),
+            answered: Vec::new(),
         }
     }
 

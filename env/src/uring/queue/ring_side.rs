@@ -82,18 +82,24 @@ impl RingQueue {
         }
     }
 
-    /// Acts upon completions that were collected before.
+    /// Acts upon completions that were collected before. All of them are out of flight before
+    /// the first is judged: should judging panic, the queue's end waits for none of them.
     fn judge_all(&mut self, completed: &mut Vec<Completed>) {
+        let mut answered = std::mem::take(&mut self.answered);
         for done in completed.drain(..) {
             if let Some(piece) = self.pieces.remove(done.user_data) {
                 self.lane.completed_one();
-                self.judge(piece, done.result);
+                answered.push((piece, done.result));
             } else {
                 self.shared.os.counters.bump(Count::RingStale);
                 self.lane.spoil();
             }
         }
         self.completed = std::mem::take(completed);
+        for (piece, result) in answered.drain(..) {
+            self.judge(piece, result);
+        }
+        self.answered = answered;
     }
 
     fn judge(&mut self, mut piece: Piece, result: i32) {

@@ -331,6 +331,31 @@ fn a_completion_longer_than_asked_fails_its_request_and_ends_the_ring() {
     assert_eq!(bench.count(Count::RingRetired), 1);
 }
 
+/// A queue that panicked over one answer once waited at its end for those that had come with it.
+#[test]
+fn a_panic_over_one_answer_leaves_nothing_to_wait_for() {
+    let bench = Bench::new();
+    let file = bench.latched("t", 64 * 4096);
+    let shared = bench.shared(1, |ring| ring.completing(2));
+    let mut queue = RingQueue::new(&shared);
+    for (tag, (offset, len)) in pages(8).into_iter().enumerate() {
+        queue.push(tag as u64, read(&file, offset, len));
+    }
+    queue.turn(false);
+    assert_eq!(queue.lane.in_flight(), 6);
+    // The next to be answered: its memory stays, for the ring will write to it, but nobody finds
+    // the operation.
+    let next = queue.pieces.keys()[0];
+    let lost = queue.pieces.get_mut(next).unwrap().op;
+    std::mem::forget(queue.ops.remove(lost).unwrap());
+    let pop_all = std::panic::AssertUnwindSafe(|| while queue.pop().is_some() {});
+    std::panic::catch_unwind(pop_all).unwrap_err();
+    assert_eq!(queue.lane.in_flight(), 4, "two were answered, and the first made it panic");
+    drop(queue);
+    assert_right(&read_all(&shared, &file, &pages(64)), &pages(64));
+    assert_eq!(bench.seen.lock().rings_dropped, 0, "the ring is as good as before");
+}
+
 #[test]
 fn reordered_completions_find_their_requests() {
     let bench = Bench::new();
