@@ -45,7 +45,9 @@ pub enum TailPolicy {
 /// Options of a database. `Options::default()` suits a server with a few GiB of memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Create the database if the directory is absent or empty. Default: true.
+    /// Create the database if the directory is absent or holds none. Files in it that are not a
+    /// database's stay; tables or begun logs without a `CURRENT` are [`Error::Corruption`], since
+    /// a database was there. Default: true.
     pub create_if_missing: bool,
     /// Fail if the database exists. Default: false.
     pub error_if_exists: bool,
