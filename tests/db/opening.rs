@@ -283,10 +283,24 @@ fn a_full_disk_is_opened_by_removing_left_overs_or_refused_without_a_change() {
     let error = try_open(shared(&env), roomy()).unwrap_err();
     assert!(matches!(error, Error::NoSpace(_)), "{error}");
     assert_eq!(env.fingerprint(), before);
+    // Numbers that no database reaches: somebody else's, like any other name.
+    let foreign = [format!("{}.sst", u64::MAX), format!("MANIFEST-{}", (1_u64 << 55) + 1)];
     env.set_capacity(u64::MAX);
+    write_file(&env, &foreign[0], &vec![1; 1 << 20]);
+    fill();
+    let before = env.fingerprint();
+    let error = try_open(shared(&env), roomy()).unwrap_err();
+    assert!(matches!(error, Error::NoSpace(_)), "{error}");
+    assert_eq!(env.fingerprint(), before);
+    env.set_capacity(u64::MAX);
+    write_file(&env, &foreign[1], b"mine");
     write_file(&env, "000900.sst", &vec![1; 1 << 20]);
     fill();
     let db = try_open(shared(&env), roomy()).unwrap();
     assert_eq!(all(&db).len(), 200);
-    assert!(!names(&env).contains(&"000900.sst".to_owned()));
+    let left = names(&env);
+    assert!(!left.contains(&"000900.sst".to_owned()));
+    for name in foreign {
+        assert!(left.contains(&name), "{name} was removed: {left:?}");
+    }
 }

@@ -30,7 +30,9 @@ use crate::record::RecordReader;
 use crate::stats::{Counters, RecoveryReport};
 use crate::table::BlockCache;
 use crate::table_cache::TableCache;
-use crate::version::{FamilyId, FamilyLog, FamilyVersions, LEVELS, VersionEdit, VersionSet};
+use crate::version::{
+    FamilyId, FamilyLog, FamilyVersions, LEVELS, VersionEdit, VersionSet, may_be_ours,
+};
 use crate::wal::{Spare, Wal, WalOptions};
 use crate::{CfOptions, Clock, Error, Options, Result, SystemClock};
 
@@ -248,7 +250,8 @@ impl Opening {
         };
         let entries = env.list(path)?.into_iter().filter(|entry| !entry.is_dir);
         let files = entries.filter_map(|entry| FileName::parse(&entry.name));
-        let left_over: Vec<FileName> = files.filter(is_left_over).collect();
+        let left_over: Vec<FileName> =
+            files.filter(|file| may_be_ours(*file) && is_left_over(file)).collect();
         if left_over.is_empty() {
             return Ok(false);
         }

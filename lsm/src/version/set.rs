@@ -333,12 +333,20 @@ impl VersionSet {
         for entry in self.env.list(&self.dir)? {
             let name = FileName::parse(&entry.name).filter(|_| !entry.is_dir);
             let Some(name) = name else { continue };
-            let is_ours = name == FileName::CurrentTemp || number_of(name).is_some();
-            if is_ours && is_leftover(name) {
+            if may_be_ours(name) && is_leftover(name) {
                 names.push(name);
             }
         }
         Ok(names)
+    }
+}
+
+/// Whether a file of that name is one that we may have made: a number that no counter reached
+/// makes it foreign, and foreign files are never touched.
+pub(crate) fn may_be_ours(name: FileName) -> bool {
+    match name {
+        FileName::Current | FileName::CurrentTemp | FileName::Lock => true,
+        FileName::Log(_) | FileName::Table(_) | FileName::Manifest(_) => number_of(name).is_some(),
     }
 }
 
