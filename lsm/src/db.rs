@@ -330,7 +330,8 @@ impl Db {
     }
 
     /// Hands the log to the operating system, with a marker that tells recovery how much of it was
-    /// on the device: damage below is then never taken for a write that did not finish.
+    /// on the device: damage below is then never taken for a write that did not finish. Without
+    /// news for recovery since the last record there is no marker.
     pub fn flush_wal(&self) -> Result<()> {
         self.handle.shared.flush_wal()
     }

@@ -53,6 +53,10 @@ pub(crate) struct Wal {
     fact: SegmentFact,
     prepared: u64,
     options: WalOptions,
+    /// The end of the last data record; zero while there is none.
+    data_end: u64,
+    /// The watermark that the last record carries.
+    witnessed: u64,
 }
 
 impl Wal {
@@ -79,7 +83,8 @@ impl Wal {
         let begin = Begin::new(FileRole::Log, fact.number, predecessor);
         let Spare { file, options, .. } = spare;
         let writer = RecordWriter::begin(file, fact.epoch, first_wal_seq, &begin)?;
-        Ok(Self { writer, fact, prepared: fact.prepared, options })
+        let prepared = fact.prepared;
+        Ok(Self { writer, fact, prepared, options, data_end: 0, witnessed: 0 })
     }
 
     /// Appends one write batch as one record with one write, and flushes it.
@@ -90,15 +95,26 @@ impl Wal {
     pub(crate) fn append(&mut self, payload: &[&[u8]]) -> Result<Appended> {
         let length: usize = payload.iter().map(|part| part.len()).sum();
         self.make_room(record_size(length as u64))?;
-        self.writer.append(RecordType::Data, payload)
+        self.witnessed = self.writer.watermark();
+        let appended = self.writer.append(RecordType::Data, payload)?;
+        self.data_end = appended.end;
+        Ok(appended)
+    }
+
+    /// Whether a marker would say something new about data: more of it is known to be durable than
+    /// the last record says. So markers alone never fill a segment.
+    pub(crate) fn wants_marker(&self) -> bool {
+        self.witnessed < self.data_end && self.witnessed < self.writer.watermark()
     }
 
     /// Appends a record without data that carries the watermark: damage to what a sync covered is
     /// then told from a write that never finished. Errors as in [`Self::append`].
     pub(crate) fn marker(&mut self) -> Result<Appended> {
-        let watermark = self.writer.watermark().to_le_bytes();
-        self.make_room(record_size(watermark.len() as u64))?;
-        self.writer.append(RecordType::Marker, &[&watermark])
+        let watermark = self.writer.watermark();
+        let payload = watermark.to_le_bytes();
+        self.make_room(record_size(payload.len() as u64))?;
+        self.witnessed = watermark;
+        self.writer.append(RecordType::Marker, &[&payload])
     }
 
     /// Makes sure that a record of `size` bytes and an end record fit into prepared space.

@@ -1,11 +1,12 @@
 //! What operations cost, in calls to the environment.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use treering_env::{CountEnv, Env, MemEnv, Op, PosixEnv};
 use treering_lsm::{Db, Durability, WriteBatch, WriteOptions};
 
-use crate::support::{DIR, roomy, small};
+use crate::support::{DIR, all, open, open_new, roomy, small, with_suffix};
 
 #[test]
 fn a_flushed_put_is_one_append_and_a_synced_one_adds_one_sync() {
@@ -62,4 +63,41 @@ fn a_cold_get_reads_one_block_and_a_hot_one_nothing() {
     let cold = reads("key00110");
     assert!(cold.calls <= 1 && cold.bytes <= 4096, "{cold:?}");
     assert_eq!(reads("key00110").calls, 0);
+}
+
+/// A marker tells recovery how much was on the device. One that says nothing new would only fill
+/// the segment, which a loop of them once did without end.
+#[test]
+fn markers_are_written_for_news_only_and_never_beyond_the_size_of_a_segment() {
+    let (env, db) = open_new(roomy());
+    db.put("a", "1").unwrap();
+    let flush_and_sync = || {
+        db.flush_wal().unwrap();
+        let before = db.stats().log_size;
+        db.sync_wal().unwrap();
+        before
+    };
+    flush_and_sync();
+    let told = flush_and_sync();
+    for _ in 0..2000 {
+        assert_eq!(flush_and_sync(), told);
+    }
+    db.put("b", "2").unwrap();
+    db.sync_wal().unwrap();
+    let written = db.stats().log_size;
+    db.flush_wal().unwrap();
+    assert!(db.stats().log_size > written, "a marker for the write that was synced");
+
+    for i in 0..2000 {
+        db.put(format!("key{i:04}"), "value").unwrap();
+        db.sync_wal().unwrap();
+        db.flush_wal().unwrap();
+        for name in with_suffix(&env, ".log") {
+            let size = env.metadata(&Path::new(DIR).join(&name)).unwrap().unwrap().size;
+            assert!(size <= roomy().log_segment_size, "{name} has {size} bytes after {i} writes");
+        }
+    }
+    assert!(db.stats().log_switches > 2, "{}", db.stats());
+    drop(db);
+    assert_eq!(all(&open(&env, roomy())).len(), 2002);
 }

@@ -12,6 +12,9 @@ use crate::record::SegmentFact;
 use crate::wal::{Spare, SyncPoint, Wal};
 use crate::{Error, Result};
 
+/// Bytes of a marker's payload: a watermark.
+const MARKER_PAYLOAD: usize = 8;
+
 /// What the log lock protects.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -198,11 +201,23 @@ impl Shared {
         self.check_poison()
     }
 
-    /// Writes a marker record; see [`super::Db::flush_wal`].
+    /// Writes a marker record, if it would say anything; see [`super::Db::flush_wal`]. Every
+    /// append has handed the log to the operating system already.
     pub(crate) fn flush_wal(&self) -> Result<()> {
         self.check_writable()?;
+        if !self.log.lock().wal()?.wants_marker() {
+            return Ok(());
+        }
+        // Like a write: only with the baton in hand may the log go on in another segment.
+        let _baton = self.queue.baton();
+        self.check_writable()?;
+        self.ensure_log_room(MARKER_PAYLOAD)?;
         let mut log = self.log.lock();
-        let result = log.wal()?.marker();
+        let wal = log.wal()?;
+        if !wal.wants_marker() {
+            return Ok(());
+        }
+        let result = wal.marker();
         let failed = log.has_failed();
         drop(log);
         match result {
