@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 use crate::CfOptions;
 use crate::key;
-use crate::version::{FamilyId, FileMeta, KeyRange, LEVELS, Version, VersionEdit};
+use crate::version::{FamilyId, FileMeta, LEVELS, Version, VersionEdit};
 
 pub(crate) use job::{CompactionJob, JobContext};
 pub(crate) use picker::{Picker, RangePick};

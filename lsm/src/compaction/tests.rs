@@ -20,7 +20,7 @@ use crate::table_cache::TableCache;
 use crate::version::testing::{
     dir, put, table_cache, tiny_options, tombstone, value_of, version, write_table,
 };
-use crate::version::{FileNumbers, VersionSet};
+use crate::version::{FileNumbers, KeyRange, VersionSet};
 use crate::{CfOptions, Error, Result};
 
 /// A version with its sequence number; `None` is a tombstone.
