@@ -76,8 +76,9 @@ pub(crate) fn verify(args: &Verify) -> Result {
         return Ok(Exit::Done);
     }
     note(format_args!(
-        "{} damaged places: {read}\n  restore the files named from a copy; what is in undamaged \
-         files can still be read with `scan` and `export`",
+        "{} damaged places: {read}\n  restore the files named from a copy; of a damaged table \
+         the rest can still be read (`scan --from KEY` goes on behind the damage), while a damaged \
+         CURRENT, manifest or log has to be restored before the database opens",
         report.damages.len()
     ));
     Ok(Exit::Damaged)
