@@ -45,6 +45,10 @@ pub(crate) fn memory_group() -> std::result::Result<u8, String> {
 
 fn envs(args: &BenchEnvs) -> Result {
     let settings = Settings::new(args)?;
+    if let Some(file) = &args.json {
+        // Before the work, so that a wrong path does not cost the results.
+        fs::File::create(file).map_err(|error| Failure::file("write", file, &error))?;
+    }
     let (available, missing) = available(&args.envs);
     for (env, why) in &missing {
         note(format_args!("{} is left out: {why}", env.name()));
@@ -79,18 +83,19 @@ fn envs(args: &BenchEnvs) -> Result {
 }
 
 fn finish(args: &BenchEnvs, machine: &Value, runs: &[Run], bytes: u64) -> Result<()> {
-    if let Some(file) = &args.json {
-        let report = json!({ "schema": 1, "machine": machine, "runs": runs });
-        fs::write(file, format!("{report:#}\n"))
-            .map_err(|error| Failure::file("write", file, &error))?;
-    }
     let mut out = Output::new();
     out.line(table::heading(machine, args, bytes, runs))?;
     out.line(table::table(runs))?;
     for line in table::remarks(machine, runs) {
         out.line(line)?;
     }
-    out.finish()
+    out.finish()?;
+    if let Some(file) = &args.json {
+        let report = json!({ "schema": 1, "machine": machine, "runs": runs });
+        fs::write(file, format!("{report:#}\n"))
+            .map_err(|error| Failure::file("write", file, &error))?;
+    }
+    Ok(())
 }
 
 fn writes(workload: Workload) -> bool {

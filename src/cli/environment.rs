@@ -10,6 +10,7 @@ use treering_env::{BatchReads, Env, EnvReport, IoUringEnv, MemEnv, PosixEnv};
 
 use super::args::Store;
 use super::failure::{Failure, Result};
+use super::output::note;
 use crate::{Db, Options};
 
 /// The environments the command line knows.
@@ -114,7 +115,17 @@ fn may_be_there(name: &str) -> bool {
 
 /// Opens a database with `options`.
 pub(crate) fn open_with(env: Arc<dyn Env>, path: &Path, options: Options) -> Result<Db> {
-    Ok(Db::open(env, path, options)?)
+    let db = Db::open(env, path, options)?;
+    for cut in &db.recovery_report().cuts {
+        note(format_args!(
+            "warning: {}: {} bytes from offset {} were left out for good: {}",
+            cut.path.display(),
+            cut.dropped_bytes,
+            cut.offset,
+            cut.reason
+        ));
+    }
+    Ok(db)
 }
 
 /// A report as JSON: `{"env", "facts": [{"name", "value", "why"}], "counters": {..}}`.

@@ -318,7 +318,7 @@ mod tests {
         let line = " {\"x\": [1, {\"id\": 2}], \"id\":\"caf\\u00e9\"} ";
         assert_eq!(entry(&whole, line), Ok(pair("caf\u{e9}", line)));
         let field = layout(Format::Jsonl, Some("n"), Some("v"), Encoding::Text);
-        assert_eq!(entry(&field, r#"{"v":{"a":1.50},"n":17}"#), Ok(pair("17", "{\"a\":1.5}")));
+        assert_eq!(entry(&field, r#"{"v":{"a":1.50},"n":17}"#), Ok(pair("17", "{\"a\":1.50}")));
         let same = layout(Format::Jsonl, Some("n"), Some("n"), Encoding::Text);
         assert_eq!(entry(&same, r#"{"n":"x"}"#), Ok(pair("x", "x")));
     }

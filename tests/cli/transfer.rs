@@ -30,6 +30,17 @@ fn what_was_imported_is_exported_byte_for_byte_in_key_order() {
     assert_eq!(round_trip(fields, &args), fields);
 }
 
+/// Numbers as keys keep their digits: these differ beyond what a 64-bit float holds.
+#[test]
+fn long_numbers_are_different_keys() {
+    let lines = b"{\"id\":123456789012345678901}\n{\"id\":123456789012345678902}\n";
+    let scratch = Scratch::new();
+    let import = ["-", "--format", "jsonl", "--key", "id"];
+    scratch.on_db_with("import", &import, lines).ends_with(0);
+    let keys = scratch.on_db("scan", &["--keys-only"]).ends_with(0).out;
+    assert_eq!(keys, b"123456789012345678901\n123456789012345678902\n");
+}
+
 #[test]
 fn the_last_line_of_a_key_wins_and_a_missing_last_line_feed_is_added() {
     assert_eq!(round_trip(b"k\t1\nk\t2\nk\t3", &[]), b"k\t3\n");

@@ -33,7 +33,9 @@ fn a_newest_segment_torn_in_its_last_record_opens_without_that_record() {
             assert_eq!(found.prefix(), if whole { 11 } else { 10 }, "cut at {cut}");
             let predecessor = found.report.predecessor.unwrap();
             assert_eq!(predecessor.end, if whole { end } else { start });
-            let cuts = usize::from(!whole && cut != start);
+            // What is left of the record may be zeros alone: then it is a clean end.
+            let torn = copy[usize::try_from(start).unwrap()..].iter().any(|byte| *byte != 0);
+            let cuts = usize::from(!whole && torn);
             assert_eq!(found.report.cuts.len(), cuts, "cut at {cut}");
         }
     }
