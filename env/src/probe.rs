@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::Advice;
 
@@ -20,6 +21,10 @@ const PAGES: u64 = 64;
 const PAGE: usize = 4096;
 /// Looks of which each asks one page twice.
 const LOOKS: u64 = 8;
+/// How often it is tried at most: a page that cannot be dropped from the cache tells nothing.
+const TRIES: usize = 100;
+/// The pause before the next try.
+const HELD: Duration = Duration::from_millis(5);
 
 /// What [`probe`] found.
 #[derive(Clone, Debug)]
@@ -114,14 +119,21 @@ fn look(path: &Path, written: &File) -> io::Result<NowaitMiss> {
     let file = OsFile::open(&os, path, Access::Random, false).map_err(io::Error::other)?;
     let mut memory = [0; PAGE];
     let (mut there, mut absent) = (0, 0);
-    for nth in 0..LOOKS {
+    for nth in (0..LOOKS).cycle().take(TRIES) {
+        if there + absent == LOOKS {
+            break;
+        }
         rustix::fs::fadvise(written.as_fd(), 0, None, Advice::DontNeed)?;
         let subject = nth * 4 * PAGE as u64;
         let other = subject + (PAGES - LOOKS * 4) * PAGE as u64;
         match file.read_nowait(&mut memory, subject, &counters) {
             Nowait::Miss => {}
             Nowait::Unsupported => return Ok(NowaitMiss::Unsupported),
-            Nowait::Full | Nowait::Short(_) => continue,
+            Nowait::Full | Nowait::Short(_) => {
+                // Right after it was written a page may be held by the kernel for a while.
+                std::thread::sleep(HELD);
+                continue;
+            }
         }
         // A read that waits for the device, behind the one that the miss may have started.
         file.pread_exact(&mut memory, other, &counters).map_err(io::Error::other)?;

@@ -105,13 +105,21 @@ pub(crate) fn sync_dir(os: &Os, dir: &Path) -> Result<()> {
 /// the next is made in it.
 pub(crate) fn create_dir_all(os: &Os, dir: &Path) -> Result<()> {
     let mut missing = vec![dir];
+    let mut found = false;
     // Upwards until one exists or can be made, then down again; a path has finitely many parts.
     while let Some(&next) = missing.last() {
         match os.sys.mkdir(next) {
-            Ok(()) => sync_new_dir(os, next)?,
+            Ok(()) => {
+                if !found && let Some(above) = next.parent().filter(|p| p.file_name().is_some()) {
+                    sync_found_dir(os, above)?;
+                }
+                found = true;
+                sync_new_dir(os, next)?;
+            }
             Err(libc::EEXIST) => {
                 require_dir(os, next)?;
                 sync_found_dir(os, next)?;
+                found = true;
             }
             Err(libc::ENOENT) => {
                 if let Some(parent) = next.parent().filter(|p| !p.as_os_str().is_empty()) {

@@ -199,8 +199,9 @@ impl RingQueue {
             Some(Nowait::Short(n)) => n,
             Some(Nowait::Miss | Nowait::Unsupported) | None => 0,
         };
-        self.streak = from >= op.needed();
-        if self.streak {
+        // Without the look into the cache nothing tells what the next read will find.
+        self.streak = self.shared.nowait && from >= op.needed();
+        if from >= op.needed() {
             self.complete(op);
             return;
         }
