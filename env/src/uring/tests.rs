@@ -1,9 +1,11 @@
 //! The environment on the real kernel: cold pages, many threads, panics, children.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -48,10 +50,39 @@ fn evict(path: &Path) {
         if rustix::io::preadv2(file.as_fd(), look, last, nowait).is_err() {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     rustix::io::pread(file.as_fd(), &mut [0], last).unwrap();
     rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+/// Repeats `round` until the report says what `happened` asks for. What a single round finds in the
+/// page cache is the kernel's affair: a look that misses starts the read, and on a busy machine the
+/// page may be there before the look ends.
+fn until(env: &IoUringEnv, happened: impl Fn(&EnvReport) -> bool, mut round: impl FnMut()) {
+    for _ in 0..100 {
+        round();
+        if happened(&env.report()) {
+            return;
+        }
+    }
+    panic!("not in a hundred rounds: {}", env.report());
+}
+
+/// Waits until this process has no worker thread of a ring left. One that a busy device called for
+/// ends when it has been idle for some seconds; a kind of read that needs workers makes new ones in
+/// every round.
+fn without_workers(env: &IoUringEnv, mut round: impl FnMut()) {
+    until(
+        env,
+        |report| report.counter("worker_threads_alive") == 0,
+        || {
+            if env.report().counter("worker_threads_alive") > 0 {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            round();
+        },
+    );
 }
 
 fn requests(file: &Arc<dyn RandomAccessFile>, ranges: &[(u64, usize)]) -> Vec<Request> {
@@ -80,17 +111,27 @@ fn a_cold_batch_goes_through_the_ring_and_the_report_proves_it() {
     let env = IoUringEnv::new().unwrap();
     let file = env.open(&path, Access::Random).unwrap();
     let ranges = scattered(64);
-    assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
-    let report = env.report();
-    assert_eq!(report.env, "io_uring");
-    assert!(report.counter("ring_reads") > 32, "{report}");
-    assert!(report.counter("in_flight_peak") > 1, "{report}");
-    assert!(report.counter("sqes_per_enter_peak") >= 15, "{report}");
-    assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+    assert_eq!(env.report().env, "io_uring");
+    let on_the_ring = |report: &EnvReport| {
+        let [reads, deep, at_once] =
+            ["ring_reads", "in_flight_peak", "sqes_per_enter_peak"].map(|c| report.counter(c));
+        reads > 32 && deep > 1 && at_once >= 15
+    };
+    until(&env, on_the_ring, || {
+        evict(&path);
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+        let report = env.report();
+        assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+    });
     // Warm, nothing reaches the ring.
-    assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
-    let since = env.report().since(&report);
-    assert_eq!((since.counter("ring_reads"), since.counter("nowait_hit")), (0, 64), "{since}");
+    let before = Cell::new(env.report());
+    let warm = |report: &EnvReport| {
+        let since = report.since(&before.replace(report.clone()));
+        (since.counter("ring_reads"), since.counter("nowait_hit")) == (0, 64)
+    };
+    until(&env, warm, || {
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+    });
 }
 
 /// URING-29
@@ -103,11 +144,13 @@ fn long_requests_equal_what_pread_gives() {
         let env = IoUringEnv::builder().direct_reads(direct).nowait(false).build().unwrap();
         let file = env.open(&path, Access::Random).unwrap();
         let ranges = [(0, len), (4095, 4 * 1024 * 1024), (1, 1), (512 * 1024 - 1, 512 * 1024 + 2)];
-        evict(&path);
-        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
-        let report = env.report();
-        assert!(report.counter("ring_reads") >= 18, "{report}");
-        assert!(report.counter("in_flight_peak") > 1, "{report}");
+        let in_pieces = |report: &EnvReport| {
+            report.counter("ring_reads") >= 18 && report.counter("in_flight_peak") > 1
+        };
+        until(&env, in_pieces, || {
+            evict(&path);
+            assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+        });
     }
 }
 
@@ -124,7 +167,9 @@ fn direct_reads_of_any_alignment_are_exact_and_end_at_the_end() {
     let report = env.report();
     assert!(report.counter("ring_reads") >= 60, "{report}");
     assert!(report.counter("in_flight_peak") > 1, "{report}");
-    assert_eq!(report.counter("worker_threads_alive"), 0, "{report}");
+    without_workers(&env, || {
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+    });
 }
 
 /// ENV-17
@@ -136,12 +181,15 @@ fn a_block_of_which_one_page_is_cached_is_exact() {
     let posix = PosixEnv::new();
     let file = env.open(&path, Access::Random).unwrap();
     let ranges: Vec<(u64, usize)> = (0..32).map(|n| (n * 2 * 16_384, 16_384)).collect();
-    for (offset, _) in &ranges {
-        file.read_exact_at(&mut [0; 4096], *offset).unwrap();
-    }
-    assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
-    let report = env.report();
-    assert!(report.counter("nowait_short") > 0 && report.counter("ring_reads") > 0, "{report}");
+    let both =
+        |report: &EnvReport| report.counter("nowait_short") > 0 && report.counter("ring_reads") > 0;
+    until(&env, both, || {
+        evict(&path);
+        for (offset, _) in &ranges {
+            file.read_exact_at(&mut [0; 4096], *offset).unwrap();
+        }
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+    });
     evict(&path);
     for (offset, _) in &ranges {
         file.read_exact_at(&mut [0; 4096], *offset).unwrap();
@@ -156,19 +204,22 @@ fn sixty_four_threads_over_two_rings_of_eight_entries_all_read_right() {
     let path = cold_file(&dir, "t", 256 * 4 * 4096);
     let env = IoUringEnv::builder().rings(2).ring_entries(8).build().unwrap();
     let file = env.open(&path, Access::Random).unwrap();
-    std::thread::scope(|scope| {
-        for thread in 0..64u64 {
-            let (env, file) = (&env, &file);
-            scope.spawn(move || {
-                let ranges: Vec<(u64, usize)> =
-                    (0..40).map(|n| ((n * 7 + thread * 4) % 256 * 4 * 4096, 4096)).collect();
-                assert_right(&read_batch(env, requests(file, &ranges)), &ranges);
-            });
-        }
+    let several_at_once = |report: &EnvReport| report.counter("in_flight_peak") >= 2;
+    until(&env, several_at_once, || {
+        evict(&path);
+        std::thread::scope(|scope| {
+            for thread in 0..64u64 {
+                let (env, file) = (&env, &file);
+                scope.spawn(move || {
+                    let ranges: Vec<(u64, usize)> =
+                        (0..40).map(|n| ((n * 7 + thread * 4) % 256 * 4 * 4096, 4096)).collect();
+                    assert_right(&read_batch(env, requests(file, &ranges)), &ranges);
+                });
+            }
+        });
     });
     let report = env.report();
-    assert!(report.counter("ring_reads") > 0, "{report}");
-    assert!((2..=8).contains(&report.counter("in_flight_peak")), "{report}");
+    assert!(report.counter("in_flight_peak") <= 8, "{report}");
     assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
     assert_eq!(report.counter("rings_alive"), 2, "{report}");
 }
@@ -180,8 +231,11 @@ fn threads_that_read_once_and_exit_get_right_bytes() {
     let path = cold_file(&dir, "t", 256 * 4 * 4096);
     let env = IoUringEnv::builder().rings(4).build().unwrap();
     let file = env.open(&path, Access::Random).unwrap();
-    for round in 0..20u64 {
+    let mut rounds = 0..;
+    let on_a_ring = |report: &EnvReport| report.counter("ring_reads") > 0;
+    let mut round = || {
         evict(&path);
+        let round = rounds.next().expect("an endless range");
         std::thread::scope(|scope| {
             for thread in 0..8u64 {
                 let (env, file) = (&env, &file);
@@ -193,9 +247,10 @@ fn threads_that_read_once_and_exit_get_right_bytes() {
                 });
             }
         });
-    }
+    };
+    (0..20).for_each(|_| round());
+    until(&env, on_a_ring, round);
     let report = env.report();
-    assert!(report.counter("ring_reads") > 0, "{report}");
     assert_eq!(report.counter("retried_efault"), 0, "{report}");
 }
 
@@ -239,20 +294,26 @@ fn files_without_nowait_reads_never_meet_a_ring_and_others_still_do() {
         panic!("/dev/shm is needed: a file system without NOWAIT reads");
     };
     let env = IoUringEnv::new().unwrap();
-    let cold = env.open(&cold_file(&disk, "t", 64 * 4 * 4096), Access::Random).unwrap();
+    let path = cold_file(&disk, "t", 64 * 4 * 4096);
+    let cold = env.open(&path, Access::Random).unwrap();
     let latched = env.open(&cold_file(&memory, "t", 64 * 4 * 4096), Access::Random).unwrap();
     let ranges = scattered(64);
-    let mixed: Vec<Request> = requests(&cold, &ranges)
-        .into_iter()
-        .zip(requests(&latched, &ranges))
-        .flat_map(|(one, two)| [one, two])
-        .collect();
     let twice: Vec<(u64, usize)> = ranges.iter().flat_map(|range| [*range, *range]).collect();
-    assert_right(&read_batch(&env, mixed), &twice);
-    let report = env.report();
-    assert!((1..=64).contains(&report.counter("ring_reads")), "{report}");
-    assert_eq!(report.counter("nowait_unsupported"), 1, "{report}");
-    assert_eq!(report.counter("worker_threads_alive"), 0, "{report}");
+    let mut round = || {
+        evict(&path);
+        let before = env.report();
+        let mixed: Vec<Request> = requests(&cold, &ranges)
+            .into_iter()
+            .zip(requests(&latched, &ranges))
+            .flat_map(|(one, two)| [one, two])
+            .collect();
+        assert_right(&read_batch(&env, mixed), &twice);
+        let since = env.report().since(&before);
+        assert!(since.counter("ring_reads") <= 64, "{since}");
+    };
+    until(&env, |report| report.counter("ring_reads") > 0, &mut round);
+    without_workers(&env, round);
+    assert_eq!(env.report().counter("nowait_unsupported"), 1, "{}", env.report());
 }
 
 /// URING-31
@@ -294,8 +355,15 @@ fn rings_are_given_back_when_an_environment_is_dropped() {
         let env = IoUringEnv::builder().rings(16).build().unwrap();
         assert!(env.report().counter("rings_alive") >= 1);
     }
-    // Other tests open files meanwhile, far fewer than 480 rings.
-    assert!(descriptors() < before + 240);
+    // Other tests open files and rings meanwhile, and close them again.
+    let given_back = (0..600).any(|_| {
+        let few = descriptors() < before + 240;
+        if !few {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        few
+    });
+    assert!(given_back, "{} descriptors, and {before} before", descriptors());
 }
 
 #[test]
