@@ -400,7 +400,7 @@ fn the_state_lock_never_waits_for_a_device_behind_the_log_lock() {
         // Both wait for the log lock soon, and must not hold the state lock then.
         std::thread::sleep(std::time::Duration::from_millis(50));
         let reader = scope.spawn(move || sender.send(db.snapshot().sequence()));
-        let seen = receiver.recv_timeout(std::time::Duration::from_secs(20));
+        let seen = receiver.recv_timeout(std::time::Duration::from_mins(2));
         hold.remove();
         writer.join().unwrap().unwrap();
         stats.join().unwrap();

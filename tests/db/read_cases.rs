@@ -68,7 +68,8 @@ fn a_key_that_is_overwritten_all_the_time_is_never_missing_or_old() {
     });
     db.wait_for_compact().unwrap();
     let stats = db.stats();
-    assert!(stats.flushes > 20 && stats.compactions > 20, "{stats}");
+    // Each of the calls but the first finds the key both above and below, whoever merges it.
+    assert!(stats.flushes > 20 && stats.compactions >= 13, "{stats}");
 }
 
 /// A database with an older version of every key in a deep level and a newer one above it.
@@ -202,6 +203,9 @@ fn snapshots_released_in_the_middle_of_a_compaction_change_nothing_for_others() 
                 snapshots.push(Some(db.snapshot()));
             }
         }
+        db.wait_for_compact().unwrap();
+        db.put("c", "one more").unwrap();
+        db.flush().unwrap();
         let hold = faults.add(Fault::new(FaultKind::Block).on(Op::Append).path(".sst"));
         std::thread::scope(|scope| {
             let compaction = scope.spawn(|| db.compact_range::<&str>(..));

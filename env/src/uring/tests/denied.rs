@@ -82,7 +82,7 @@ fn reads_go_on_when_entering_is_denied_in_mid_run() {
     on_a_thread(|| {
         let dir = on_disk();
         let path = cold_file(&dir, "t", 64 * 4 * 4096);
-        let env = IoUringEnv::builder().rings(2).build().unwrap();
+        let env = IoUringEnv::builder().rings(2).nowait(false).build().unwrap();
         let file = env.open(&path, Access::Random).unwrap();
         let ranges = scattered(64);
         let mut queue = env.queue();
