@@ -157,6 +157,10 @@ impl From<Malformed> for FooterError {
 impl Footer {
     /// The footer's bytes at `offset` of its file.
     pub(crate) fn encode(&self, offset: u64) -> [u8; FOOTER_SIZE] {
+        self.encode_version(offset, VERSION)
+    }
+
+    fn encode_version(&self, offset: u64, version: u32) -> [u8; FOOTER_SIZE] {
         let mut out = Vec::with_capacity(FOOTER_SIZE);
         out.extend_from_slice(&self.table_id.to_le_bytes());
         for handle in [self.filter, self.index, self.properties] {
@@ -164,7 +168,7 @@ impl Footer {
             out.extend_from_slice(&handle.size.to_le_bytes());
         }
         out.extend_from_slice(&self.alignment.to_le_bytes());
-        let (version, magic) = (VERSION.to_le_bytes(), MAGIC.to_le_bytes());
+        let (version, magic) = (version.to_le_bytes(), MAGIC.to_le_bytes());
         let crc = checksum::crc(self.table_id, offset, &[&out, &version, &magic]);
         out.extend_from_slice(&crc.to_le_bytes());
         out.extend_from_slice(&version);
@@ -183,14 +187,15 @@ impl Footer {
             return Err(Malformed("the file does not end like a table").into());
         }
         let (rest, version) = rest.split_last_chunk::<4>().ok_or(too_short)?;
-        let found = u32::from_le_bytes(*version);
-        if found != VERSION {
-            return Err(FooterError::Version(found));
-        }
         let (mut input, crc) = rest.split_last_chunk::<4>().ok_or(too_short)?;
         let table_id = get_u64(&mut &*input).ok_or(too_short)?;
         if checksum::crc(table_id, offset, &[input, version, magic]) != u32::from_le_bytes(*crc) {
             return Err(Malformed("the footer does not match its checksum").into());
+        }
+        // Only now is the version more than bytes that a fault may have changed.
+        let found = u32::from_le_bytes(*version);
+        if found != VERSION {
+            return Err(FooterError::Version(found));
         }
         let footer = Self::parse(&mut input).ok_or(too_short)?;
         footer.check(offset)?;
@@ -268,11 +273,19 @@ mod tests {
         }
     }
 
+    /// A newer version is one whose footer holds; a flipped bit in the version is damage like any
+    /// other.
     #[test]
-    fn a_newer_version_is_told_apart_from_damage() {
-        let mut bytes = footer().encode(8400);
-        bytes[52] = 7;
-        assert_eq!(Footer::decode(&bytes, 8400), Err(FooterError::Version(7)));
+    fn a_newer_version_is_told_apart_from_a_damaged_one() {
+        let newer = footer().encode_version(8400, 7);
+        assert_eq!(Footer::decode(&newer, 8400), Err(FooterError::Version(7)));
+        let good = footer().encode(8400);
+        for bit in 0..32 {
+            let mut damaged = good;
+            damaged[52 + bit / 8] ^= 1 << (bit % 8);
+            let found = Footer::decode(&damaged, 8400);
+            assert!(matches!(found, Err(FooterError::Malformed(_))), "bit {bit}: {found:?}");
+        }
     }
 
     /// HOST-01

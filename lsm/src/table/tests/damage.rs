@@ -440,8 +440,14 @@ fn noise_and_spliced_tables_are_refused_or_read() {
 #[test]
 fn a_newer_version_is_refused_by_its_number() {
     let mut bytes = bytes_of(&versions_for(&options()), &options());
-    let at = bytes.len() - 12;
-    bytes[at] = 9;
+    let start = bytes.len() - FOOTER_SIZE;
+    bytes[start + 52] = 9;
+    // Without its checksum it is a flipped bit.
+    let error = table_of(&bytes).unwrap_err();
+    assert!(matches!(error, Error::Corruption { .. }), "{error}");
+    let (front, end) = (&bytes[start..start + 48], &bytes[start + 52..]);
+    let crc = checksum::crc(ID, start as u64, &[front, end]);
+    bytes[start + 48..start + 52].copy_from_slice(&crc.to_le_bytes());
     let error = table_of(&bytes).unwrap_err();
     assert!(matches!(error, Error::UnsupportedVersion { found: 9, supported: 0, .. }), "{error}");
 }
