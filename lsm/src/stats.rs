@@ -258,7 +258,8 @@ pub struct RecoveryReport {
     pub tables: usize,
     /// Ends of logs, and of the manifest, that were left out because the write never finished.
     pub cuts: Vec<RecoveryCut>,
-    /// Left-over files of earlier runs that were removed.
+    /// Files that the open removed: the logs and manifests it replaced, and what an earlier
+    /// process left behind.
     pub removed_files: usize,
 }
 
@@ -284,7 +285,7 @@ impl fmt::Display for RecoveryReport {
         writeln!(
             f,
             "recovery: {} records, {} bytes in {} log segments; {} operations into {} tables; \
-             {} left-over files removed",
+             {} files no longer needed removed",
             self.records,
             self.bytes,
             self.segments,
