@@ -29,6 +29,8 @@ pub enum ErrorKind {
     Denied,
     /// The two paths are on different file systems.
     CrossDevice,
+    /// A directory, a named pipe, a socket or a device stands where a file should.
+    NotAFile,
     /// Anything else; see [`Error::errno`].
     Other,
 }
@@ -197,6 +199,7 @@ fn kind_of_errno(errno: i32) -> ErrorKind {
         libc::EOPNOTSUPP | libc::ENOSYS => ErrorKind::Unsupported,
         libc::EACCES | libc::EPERM | libc::EROFS => ErrorKind::Denied,
         libc::EXDEV => ErrorKind::CrossDevice,
+        libc::EISDIR => ErrorKind::NotAFile,
         _ => ErrorKind::Other,
     }
 }
@@ -211,6 +214,7 @@ fn kind_of_io(kind: io::ErrorKind) -> ErrorKind {
         io::ErrorKind::WouldBlock => ErrorKind::Locked,
         io::ErrorKind::PermissionDenied => ErrorKind::Denied,
         io::ErrorKind::CrossesDevices => ErrorKind::CrossDevice,
+        io::ErrorKind::IsADirectory => ErrorKind::NotAFile,
         _ => ErrorKind::Other,
     }
 }

@@ -17,7 +17,7 @@ use crate::buffer::BufferPool;
 use crate::counters::{Count, Counters};
 use crate::sync::{Arc, AtomicU8, Mutex, Ordering};
 use crate::sys::{Advice, FileStat, OpenMode, Sys, settled, uninterrupted};
-use crate::{Access, Buffer, Error, ErrorKind, RandomAccessFile, Result};
+use crate::{Access, Buffer, Error, ErrorKind, Outcome, RandomAccessFile, Result};
 
 pub(crate) use device::{BatchPlan, Device, Kick};
 pub(crate) use direct::DirectAlign;
@@ -71,6 +71,22 @@ impl Os {
             .map_err(|errno| Error::from_errno(errno, op, path))
     }
 
+    /// Opens a regular file, or creates one if `mode` does. Anything else that stands there is
+    /// refused before it is opened: opening a named pipe waits for its other end, and opening a
+    /// device may do anything.
+    pub(crate) fn open_file(
+        &self,
+        path: &Path,
+        mode: OpenMode,
+        op: &'static str,
+    ) -> Result<OwnedFd> {
+        // What cannot be asked about, the open itself will report.
+        if let Ok(stat) = uninterrupted(&self.counters, || self.sys.stat(path)) {
+            require_file(stat, op, path)?;
+        }
+        self.open_fd(path, mode, op)
+    }
+
     /// What the kernel says about a file being opened.
     pub(crate) fn stat_fd(&self, fd: &OwnedFd, path: &Path) -> Result<FileStat> {
         uninterrupted(&self.counters, || self.sys.stat_fd(fd.as_fd()))
@@ -120,7 +136,7 @@ impl OsFile {
     /// refuses that is an error, not another way of reading.
     pub(crate) fn open(os: &Arc<Os>, path: &Path, access: Access, direct: bool) -> Result<Self> {
         let mode = if direct { OpenMode::ReadDirect } else { OpenMode::Read };
-        let fd = os.open_fd(path, mode, "open").map_err(|error| {
+        let fd = os.open_file(path, mode, "open").map_err(|error| {
             let refused = direct && error.errno() == Some(libc::EINVAL);
             if refused { no_direct(path) } else { error }
         })?;
@@ -136,7 +152,7 @@ impl OsFile {
 
     /// Opens a file that may change in place, creating it if absent. Never direct.
     pub(crate) fn open_rw(os: &Arc<Os>, path: &Path) -> Result<Self> {
-        let fd = os.open_fd(path, OpenMode::ReadWrite, "open")?;
+        let fd = os.open_file(path, OpenMode::ReadWrite, "open")?;
         let stat = os.stat_fd(&fd, path)?;
         let mut file = Self::from_parts(os, fd, path, stat, Access::Random, None)?;
         file.fixed_size = None;
@@ -151,9 +167,7 @@ impl OsFile {
         access: Access,
         direct: Option<DirectAlign>,
     ) -> Result<Self> {
-        if stat.is_dir {
-            return Err(Error::from_errno(libc::EISDIR, "open", path));
-        }
+        require_file(stat, "open", path)?;
         Ok(Self {
             os: Arc::clone(os),
             fd,
@@ -385,6 +399,17 @@ impl RandomAccessFile for OsFile {
     fn will_need(&self, offset: u64, len: u64) {
         self.hint(offset, len, &self.os.counters);
     }
+}
+
+fn require_file(stat: FileStat, op: &'static str, path: &Path) -> Result<()> {
+    if stat.is_file {
+        return Ok(());
+    }
+    if stat.is_dir {
+        return Err(Error::from_errno(libc::EISDIR, op, path));
+    }
+    let message = "a named pipe, a socket or a device, not a regular file";
+    Err(Error::new(ErrorKind::NotAFile, op, path, message).with_outcome(Outcome::NotApplied))
 }
 
 fn no_direct(path: &Path) -> Error {

@@ -45,6 +45,8 @@ pub(crate) enum OpenMode {
 pub(crate) struct FileStat {
     pub(crate) size: u64,
     pub(crate) is_dir: bool,
+    /// Whether it is a regular file: no directory, named pipe, socket or device.
+    pub(crate) is_file: bool,
     /// `st_dev`: which file system the file is on.
     pub(crate) device: u64,
     /// What direct I/O needs, if the kernel says.

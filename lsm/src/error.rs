@@ -131,6 +131,14 @@ impl From<env::Error> for Error {
         match error.kind() {
             env::ErrorKind::NoSpace => Self::NoSpace(error),
             env::ErrorKind::Locked => Self::Locked(error),
+            // Only files of the database are opened: whoever put this there took one away.
+            env::ErrorKind::NotAFile if error.op() == "open" => {
+                let what = match error.errno() {
+                    Some(_) => "a directory stands in its place; put the file back from a copy",
+                    None => "a named pipe, socket or device stands in its place",
+                };
+                Self::corruption(error.path(), None, what)
+            }
             _ => Self::Io(error),
         }
     }

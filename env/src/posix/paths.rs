@@ -173,7 +173,7 @@ pub(crate) fn free_space(os: &Os, dir: &Path) -> Result<u64> {
 
 /// Takes the lock on a file, creating the file if needed. Never waits.
 pub(crate) fn lock(os: &Os, path: &Path) -> Result<FileLock> {
-    let file = File::from(os.open_fd(path, OpenMode::Lock, "lock")?);
+    let file = File::from(os.open_file(path, OpenMode::Lock, "lock")?);
     match uninterrupted(&os.counters, || os.sys.try_lock(&file)) {
         Ok(()) => Ok(FileLock::new(file)),
         Err(libc::EWOULDBLOCK) => Err(Error::new(

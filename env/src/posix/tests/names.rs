@@ -238,3 +238,28 @@ fn running_out_of_descriptors_is_a_clean_error() {
     full.lift();
     stage.env.open(&stage.path("t"), Access::Random).unwrap();
 }
+
+/// Opening a named pipe would wait for somebody at its other end.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once_and_by_its_kind() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let stage = Stage::prefetch();
+    fs::create_dir(stage.path("dir")).unwrap();
+    mknodat(CWD, stage.path("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(stage.path("socket")).unwrap();
+    symlink("pipe", stage.path("link")).unwrap();
+    for name in ["dir", "pipe", "socket", "link"] {
+        let path = stage.path(name);
+        let opened = stage.env.open(&path, Access::Random).map(|_| ());
+        let opened_rw = stage.env.open_rw(&path).map(|_| ());
+        for error in [opened.unwrap_err(), opened_rw.unwrap_err()] {
+            assert_eq!((error.kind(), error.op()), (ErrorKind::NotAFile, "open"), "{error}");
+            assert_eq!(error.outcome(), Outcome::NotApplied);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+    for name in ["dir", "pipe", "socket"] {
+        let error = stage.env.lock(&stage.path(name)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotAFile, "{error}");
+    }
+}

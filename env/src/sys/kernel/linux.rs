@@ -60,9 +60,10 @@ fn file_stat(stat: &fs::Statx) -> FileStat {
         (true, 0, _) | (true, _, 0) => DirectSupport::No,
         (true, memory, offset) => DirectSupport::Aligned { memory, offset },
     };
-    let is_dir = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory;
+    let kind = FileType::from_raw_mode(stat.stx_mode.into());
+    let (is_dir, is_file) = (kind == FileType::Directory, kind == FileType::RegularFile);
     let device = fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-    FileStat { size: stat.stx_size, is_dir, device, direct }
+    FileStat { size: stat.stx_size, is_dir, is_file, device, direct }
 }
 
 /// Starts write-back of the dirty pages in the range and waits for none of it. The waiting forms

@@ -50,9 +50,11 @@ pub(super) fn stat(path: &Path) -> SysResult<FileStat> {
 }
 
 fn file_stat(stat: &fs::Stat) -> FileStat {
+    let kind = FileType::from_raw_mode(stat.st_mode);
     FileStat {
         size: u64::try_from(stat.st_size).unwrap_or(0),
-        is_dir: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+        is_dir: kind == FileType::Directory,
+        is_file: kind == FileType::RegularFile,
         device: u64::try_from(stat.st_dev).unwrap_or(u64::MAX),
         direct: DirectSupport::No,
     }
