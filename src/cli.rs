@@ -1,7 +1,7 @@
 //! The command line: `treering COMMAND`. For the binary only; nothing here is a stable interface.
 //!
 //! Every command answers on standard output and talks on standard error. How it ended is its exit
-//! code: 0 done, 1 no, 2 wrong command line, 3 failed, 4 damage.
+//! code: 0 done, 1 no, 2 wrong command line, 3 failed, 4 damage, 130 interrupted.
 
 mod access;
 mod args;
@@ -10,8 +10,10 @@ mod doctor;
 mod encoding;
 mod environment;
 mod failure;
+mod interrupt;
 mod layout;
 mod lines;
+mod new_file;
 mod output;
 mod size;
 mod transfer;
@@ -27,7 +29,9 @@ use self::failure::{Failure, Result};
 /// Runs the command that the process's arguments ask for.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli.command) {
+    let ended = run(&cli.command);
+    interrupt::settle();
+    match ended {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(failure) => {
             if !matches!(failure, Failure::OutputClosed) {

@@ -109,7 +109,7 @@ pub(crate) fn scan(args: &Scan) -> Result {
 pub(crate) fn multi_get(args: &MultiGet) -> Result {
     let encoding = args.bytes.encoding();
     let db = open(&args.store, Absent::Refuse)?;
-    let mut lookup = Lookup { db: &db, args, encoding, out: Output::new(), asked: 0, missing: 0 };
+    let mut lookup = Lookup::new(&db, args, encoding);
     let batch = args.batch as usize;
     let mut keys: Vec<Vec<u8>> = Vec::with_capacity(batch.min(1 << 16));
     if let Some(file) = &args.keys_file {
@@ -119,9 +119,10 @@ pub(crate) fn multi_get(args: &MultiGet) -> Result {
                 Line::Bytes(line) => encoding.decode(line),
                 Line::TooLong => Err("the line is too long for a key".to_owned()),
             };
-            keys.push(
-                key.map_err(|what| Failure::failed(format!("{}: {what}", lines.position())))?,
-            );
+            match key {
+                Ok(key) => keys.push(key),
+                Err(what) => lookup.no_key(&format!("{}: {what}", lines.position())),
+            }
             if keys.len() == batch {
                 lookup.run(&mut keys)?;
             }
@@ -136,16 +137,13 @@ pub(crate) fn multi_get(args: &MultiGet) -> Result {
         lookup.run(&mut keys)?;
         std::mem::swap(&mut keys, &mut rest);
     }
-    let Lookup { out, asked, missing, .. } = lookup;
-    out.finish()?;
+    let ended = lookup.end();
     db.close()?;
-    if missing > 0 {
-        note(format_args!("{missing} of {asked} keys not found"));
-        return Ok(Exit::No);
-    }
-    Ok(Exit::Done)
+    ended
 }
 
+/// Keys looked up so far. A key that cannot be looked up is reported and does not keep the others
+/// from their answers.
 struct Lookup<'a> {
     db: &'a Db,
     args: &'a MultiGet,
@@ -153,16 +151,77 @@ struct Lookup<'a> {
     out: Output,
     asked: u64,
     missing: u64,
+    failed: u64,
+    /// The failure that decides how the command ends: damage before anything else.
+    worst: Option<Failure>,
 }
 
-impl Lookup<'_> {
+impl<'a> Lookup<'a> {
+    fn new(db: &'a Db, args: &'a MultiGet, encoding: Encoding) -> Self {
+        let out = Output::new();
+        Self { db, args, encoding, out, asked: 0, missing: 0, failed: 0, worst: None }
+    }
+
+    /// Reports something that stands in place of a key.
+    fn no_key(&mut self, message: &str) {
+        note(message);
+        self.asked += 1;
+        self.failed += 1;
+        self.worst.get_or_insert_with(|| Failure::failed("check the encoding of the keys"));
+    }
+
+    fn fail(&mut self, key: &[u8], error: &crate::Error) -> Result<()> {
+        note(format_args!("{}: {error}", shown(self.encoding, key)));
+        self.failed += 1;
+        let failure = Failure::from(error.clone());
+        if self.worst.as_ref().is_none_or(|worst| worst.code() < failure.code()) {
+            self.worst = Some(failure);
+        }
+        if self.args.json {
+            self.out.json_line(&json!({
+                "key": self.encoding.to_json(key),
+                "found": null,
+                "value": null,
+                "error": error.to_string(),
+            }))?;
+        }
+        Ok(())
+    }
+
+    /// Says how many keys had no answer, and ends the command accordingly.
+    fn end(self) -> Result {
+        let Self { out, asked, missing, failed, worst, .. } = self;
+        out.finish()?;
+        if missing > 0 {
+            note(format_args!("{missing} of {asked} keys not found"));
+        }
+        match worst {
+            None if missing > 0 => Ok(Exit::No),
+            None => Ok(Exit::Done),
+            Some(worst) => {
+                let message =
+                    format!("{failed} of {asked} keys could not be looked up, among them: {worst}");
+                Err(match worst {
+                    Failure::Damaged(_) => Failure::Damaged(message),
+                    _ => Failure::Failed(message),
+                })
+            }
+        }
+    }
+
     /// Looks `keys` up in one call and prints the answers; `keys` is empty afterwards.
     fn run(&mut self, keys: &mut Vec<Vec<u8>>) -> Result<()> {
         let answers = self.db.multi_get(&*keys);
         let mut line = Vec::new();
         for (key, value) in keys.drain(..).zip(answers) {
-            let value = value?;
             self.asked += 1;
+            let value = match value {
+                Ok(value) => value,
+                Err(error) => {
+                    self.fail(&key, &error)?;
+                    continue;
+                }
+            };
             self.missing += u64::from(value.is_none());
             if self.args.json {
                 self.out.json_line(&answer(self.encoding, &key, value.as_deref()))?;

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::encoding::Encoding;
 use super::environment::EnvName;
-use super::failure::EXIT_CODES;
+use super::failure::{EXIT_CODES, Failure, Result};
 use super::layout::Format;
 use super::size::{parse_count, parse_seconds, parse_size};
 use crate::Durability as EngineDurability;
@@ -89,8 +89,30 @@ pub(crate) struct Store {
 #[derive(Args, Debug)]
 pub(crate) struct On {
     /// The environment for all file operations. `mem` starts empty and ends with the command.
-    #[arg(long, value_enum, default_value_t = EnvName::Auto, env = "TREERING_ENV")]
-    pub(crate) env: EnvName,
+    /// Without this the variable TREERING_ENV decides, and without that `auto`.
+    #[arg(long, value_enum)]
+    env: Option<EnvName>,
+}
+
+/// The variable that names the environment where `--env` does not.
+const ENV_VARIABLE: &str = "TREERING_ENV";
+
+impl On {
+    /// The environment asked for. An empty variable counts as none.
+    pub(crate) fn env(&self) -> Result<EnvName> {
+        let named = std::env::var_os(ENV_VARIABLE).filter(|name| !name.is_empty());
+        let (None, Some(named)) = (self.env, named) else {
+            return Ok(self.env.unwrap_or(EnvName::Auto));
+        };
+        let named = named.to_string_lossy();
+        EnvName::from_str(&named, false).map_err(|_| {
+            let all: Vec<&str> = EnvName::value_variants().iter().map(|env| env.name()).collect();
+            Failure::usage(format!(
+                "the variable {ENV_VARIABLE} is `{named}`; set it to one of {}, or unset it",
+                all.join(", ")
+            ))
+        })
+    }
 }
 
 /// How bytes are written.

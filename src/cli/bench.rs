@@ -10,10 +10,12 @@ mod work;
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::Pid;
 use serde_json::{Value, json};
 
 use self::cgroup::MemoryGroup;
@@ -23,6 +25,8 @@ use self::run::{Limit, Mode, Run, Spec};
 use super::args::{Bench, BenchEnvs, Workload};
 use super::environment::EnvName;
 use super::failure::{Exit, Failure, Result};
+use super::interrupt::{Leftover, on_interrupt};
+use super::new_file::NewFile;
 use super::output::{Output, note, talks_to_a_terminal};
 use super::size::human_size;
 
@@ -45,10 +49,8 @@ pub(crate) fn memory_group() -> std::result::Result<u8, String> {
 
 fn envs(args: &BenchEnvs) -> Result {
     let settings = Settings::new(args)?;
-    if let Some(file) = &args.json {
-        // Before the work, so that a wrong path does not cost the results.
-        fs::File::create(file).map_err(|error| Failure::file("write", file, &error))?;
-    }
+    // Begun before the work, so that a wrong path does not cost the results.
+    let json = args.json.as_deref().map(NewFile::replace).transpose()?;
     let (available, missing) = available(&args.envs);
     for (env, why) in &missing {
         note(format_args!("{} is left out: {why}", env.name()));
@@ -78,11 +80,17 @@ fn envs(args: &BenchEnvs) -> Result {
     machine["seed"] = json!(args.seed);
     machine["left_out"] =
         missing.iter().map(|(env, why)| json!({ "env": env.name(), "why": why })).collect();
-    finish(args, &machine, &runs, bytes)?;
+    finish(args, &machine, &runs, bytes, json)?;
     Ok(if missing.is_empty() { Exit::Done } else { Exit::No })
 }
 
-fn finish(args: &BenchEnvs, machine: &Value, runs: &[Run], bytes: u64) -> Result<()> {
+fn finish(
+    args: &BenchEnvs,
+    machine: &Value,
+    runs: &[Run],
+    bytes: u64,
+    json: Option<NewFile>,
+) -> Result<()> {
     let mut out = Output::new();
     out.line(table::heading(machine, args, bytes, runs))?;
     out.line(table::table(runs))?;
@@ -90,10 +98,10 @@ fn finish(args: &BenchEnvs, machine: &Value, runs: &[Run], bytes: u64) -> Result
         out.line(line)?;
     }
     out.finish()?;
-    if let Some(file) = &args.json {
+    if let Some(mut file) = json {
         let report = json!({ "schema": 1, "machine": machine, "runs": runs });
-        fs::write(file, format!("{report:#}\n"))
-            .map_err(|error| Failure::file("write", file, &error))?;
+        file.write(format!("{report:#}\n").as_bytes())?;
+        file.finish()?;
     }
     Ok(())
 }
@@ -235,6 +243,7 @@ impl Comparison<'_> {
             database,
             limit,
         };
+        let _fill = on_interrupt(Leftover::Tree(fill.clone()));
         let run = in_child(&spec);
         if writes(case.workload) {
             remove(&fill)?;
@@ -258,13 +267,17 @@ fn in_child(spec: &Spec) -> Result<Run> {
     let what = format!("{} on {}", table::name(spec.workload), spec.env.name());
     let fail = |error: &dyn std::fmt::Display| Failure::failed(format!("{what}: {error}"));
     let program = std::env::current_exe().map_err(|error| fail(&error))?;
+    // In a group of its own: Ctrl-C reaches this process alone, which then ends the run.
     let mut child = Command::new(program)
         .args(["bench", "run"])
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| fail(&error))?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let _running = on_interrupt(Leftover::Child(pid.expect("the system numbers its processes")));
     let text = serde_json::to_string(spec).expect("a run's description is plain data");
     let mut stdin = child.stdin.take().expect("the child's standard input is a pipe");
     // A child that ends before reading has said why on its standard error.

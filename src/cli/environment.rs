@@ -76,12 +76,13 @@ pub(crate) enum Absent {
 
 /// Opens the database that a command was given.
 pub(crate) fn open(store: &Store, absent: Absent) -> Result<Db> {
-    let create_if_missing = absent == Absent::Create || store.on.env == EnvName::Mem;
-    if absent == Absent::Create && store.on.env != EnvName::Mem {
+    let env = store.on.env()?;
+    let create_if_missing = absent == Absent::Create || env == EnvName::Mem;
+    if absent == Absent::Create && env != EnvName::Mem {
         refuse_foreign(&store.database)?;
     }
     let options = Options { create_if_missing, ..Options::default() };
-    open_with(store.on.env.make()?, &store.database, options)
+    open_with(env.make()?, &store.database, options)
 }
 
 /// The engine creates a database beside files it does not know. A person who names a directory of

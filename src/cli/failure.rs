@@ -4,16 +4,19 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 use crate::Error;
 
 /// The exit codes, as printed by `--help` and in the README.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
   0  done; everything asked for was there
-  1  the answer is no: a key was not found, lines were skipped by an import
+  1  no: a key was not found, an import skipped lines, a benchmark left an environment out
   2  the command line is wrong; nothing was done
   3  the command failed; the message says why and what to do
-  4  damage: bytes on disk are not what was written, or a file is missing";
+  4  damage: bytes on disk are not what was written, or a file is missing
+  130, 143  interrupted by Ctrl-C, ended by SIGTERM; what was unfinished was removed";
 
 /// How a command ends when it does not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +96,17 @@ impl fmt::Display for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        let text = match &error {
+            // What the library's caller would set is not the command line's to set.
+            Error::NotADatabase { path, what } => {
+                let what = what.split("; set create_if_missing").next().unwrap_or(what);
+                format!("{} is not a Treering database: {what}", path.display())
+            }
+            error => error.to_string(),
+        };
         let message = match advice(&error) {
-            Some(advice) => format!("{error}\n  {advice}"),
-            None => error.to_string(),
+            Some(advice) => format!("{text}\n  {advice}"),
+            None => text,
         };
         match error {
             Error::Corruption { .. } | Error::MissingFile(_) => Self::Damaged(message),
@@ -118,6 +129,10 @@ pub(crate) fn output_failure(error: &io::Error) -> Failure {
     }
 }
 
+fn no_descriptors(errno: i32) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|none_left| none_left.raw_os_error() == errno)
+}
+
 fn advice(error: &Error) -> Option<&'static str> {
     use treering_env::ErrorKind;
     Some(match error {
@@ -132,6 +147,10 @@ fn advice(error: &Error) -> Option<&'static str> {
             "`treering verify DATABASE` lists every damaged place; restore the file from a copy"
         }
         Error::Poisoned(_) => "fix the cause, then run the command again: opening recovers",
+        Error::Io(cause) if cause.errno().is_some_and(no_descriptors) => {
+            "allow more open files (`ulimit -n 1024`, or LimitNOFILE= of a service), or use --env \
+             posix, which needs fewer"
+        }
         Error::Io(cause) => match cause.kind() {
             ErrorKind::NotFound => "check the path",
             ErrorKind::Denied => "check who owns the files and whether the disk is read-only",

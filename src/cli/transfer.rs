@@ -1,7 +1,5 @@
 //! `import` and `export`: entries from and to files of lines.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,6 +12,7 @@ use super::environment::{Absent, open};
 use super::failure::{Exit, Failure, Result};
 use super::layout::{Format, Layout};
 use super::lines::{Line, Lines};
+use super::new_file::NewFile;
 use super::output::{Output, note, talks_to_a_terminal};
 use super::size::{human_size, to_f64};
 use crate::{Db, WriteBatch, WriteOptions};
@@ -43,10 +42,17 @@ pub(crate) fn import(args: &Import) -> Result {
     let started = Instant::now();
     let outcome = load(&mut lines, &layout, &mut loader, &progress);
     progress.finish_and_clear();
-    // What was stored before an error stays, and durably so.
+    // What was read before an error is stored and made durable, if that can be done.
     let kept = loader.finish();
-    outcome?;
+    let bad_line = outcome?;
     kept?;
+    if let Some(bad_line) = bad_line {
+        let rows = loader.rows;
+        db.close()?;
+        return Err(Failure::failed(format!(
+            "{bad_line}\n  the {rows} entries before it are stored; --on-error skip goes on"
+        )));
+    }
     let (rows, skipped) = (loader.rows, loader.skipped);
     db.close()?;
     let seconds = started.elapsed().as_secs_f64().max(1e-9);
@@ -111,12 +117,14 @@ fn header(lines: &mut Lines) -> Result<Option<Vec<u8>>> {
     }
 }
 
+/// Stores the lines up to the end, or up to a bad one where the command stops; then says what is
+/// wrong with it.
 fn load(
     lines: &mut Lines,
     layout: &Layout,
     loader: &mut Loader<'_>,
     progress: &ProgressBar,
-) -> Result<()> {
+) -> Result<Option<String>> {
     while let Some(line) = lines.next_line()? {
         let added = match line {
             Line::TooLong => Err("the line is longer than any entry can be".to_owned()),
@@ -127,8 +135,7 @@ fn load(
         if let Err(what) = added {
             let message = format!("{}: {what}", lines.position());
             if loader.args.on_error == OnError::Stop {
-                let hint = "everything before this line was stored; --on-error skip goes on";
-                return Err(Failure::failed(format!("{message}\n  {hint}")));
+                return Ok(Some(message));
             }
             loader.skip(&message);
         }
@@ -138,7 +145,7 @@ fn load(
             progress.set_message(format!("{} rows, {} skipped", loader.rows, loader.skipped));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Collects entries into batches and stores them.
@@ -202,7 +209,7 @@ impl<'a> Loader<'a> {
 /// Where an export goes.
 enum Sink {
     Standard(Output),
-    File(BufWriter<File>, std::path::PathBuf),
+    File(NewFile),
 }
 
 impl Sink {
@@ -210,34 +217,20 @@ impl Sink {
         if path == Path::new("-") {
             return Ok(Self::Standard(Output::new()));
         }
-        let file = File::create_new(path).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Failure::failed(format!(
-                "{} exists; remove it first or name another file",
-                path.display()
-            )),
-            _ => Failure::file("create", path, &error),
-        })?;
-        Ok(Self::File(BufWriter::with_capacity(256 << 10, file), path.to_path_buf()))
+        NewFile::create(path).map(Self::File)
     }
 
     fn write(&mut self, line: &[u8]) -> Result<()> {
         match self {
             Self::Standard(out) => out.bytes(line),
-            Self::File(file, path) => {
-                file.write_all(line).map_err(|error| Failure::file("write", path, &error))
-            }
+            Self::File(file) => file.write(line),
         }
     }
 
     fn finish(self) -> Result<()> {
         match self {
             Self::Standard(out) => out.finish(),
-            Self::File(file, path) => {
-                let synced = file.into_inner().map_err(io::IntoInnerError::into_error);
-                synced
-                    .and_then(|file| file.sync_all())
-                    .map_err(|error| Failure::file("write", &path, &error))
-            }
+            Self::File(file) => file.finish(),
         }
     }
 }

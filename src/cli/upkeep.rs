@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::access::Span;
 use super::args::{Compact, Dump, Stats, Store, Verify};
 use super::environment::{Absent, EnvName, open, open_with, report_json};
-use super::failure::{Exit, Result};
+use super::failure::{Exit, Failure, Result};
 use super::output::{Output, note};
 use super::size::human_size;
 use crate::inspect::{self, VerifyReport};
@@ -24,7 +24,6 @@ pub(crate) fn stats(args: &Stats) -> Result {
             "auto": choice,
         }))?;
     } else {
-        out.text(&db.recovery_report())?;
         out.text(&db.stats())?;
         if let Some(choice) = choice {
             out.line(format_args!("--env auto took {choice}"))?;
@@ -38,7 +37,7 @@ pub(crate) fn stats(args: &Stats) -> Result {
 
 /// Opens the database; with `--env auto` also tells what was chosen and why.
 fn open_and_say(store: &Store) -> Result<(Db, Option<String>)> {
-    if store.on.env != EnvName::Auto {
+    if store.on.env()? != EnvName::Auto {
         return Ok((open(store, Absent::Refuse)?, None));
     }
     let (env, choice) = treering_env::auto();
@@ -48,7 +47,7 @@ fn open_and_say(store: &Store) -> Result<(Db, Option<String>)> {
 
 /// Reads every block of every file.
 pub(crate) fn verify(args: &Verify) -> Result {
-    let env = args.store.on.env.make()?;
+    let env = args.store.on.env()?.make()?;
     let report = inspect::verify(env, &args.store.database)?;
     let mut out = Output::new();
     if args.json {
@@ -115,7 +114,14 @@ fn verify_json(report: &VerifyReport) -> Value {
 
 /// Prints what is in one file.
 pub(crate) fn dump(args: &Dump) -> Result {
-    let env = args.on.env.make()?;
+    // The engine would call this damage; here somebody named the wrong thing.
+    if std::fs::metadata(&args.file).is_ok_and(|found| !found.is_file()) {
+        return Err(Failure::failed(format!(
+            "{} is not a regular file; name a table (*.sst), a log segment (*.log) or a manifest",
+            args.file.display()
+        )));
+    }
+    let env = args.on.env()?.make()?;
     let mut out = Output::new();
     let mut closed = None;
     let limit = args.limit.unwrap_or(u64::MAX);

@@ -103,9 +103,43 @@ fn multi_get_takes_keys_from_a_file_in_batches_of_any_size() {
             assert_eq!(got.text(), expected, "{env} {batch}");
         }
     }
-    let wrong = scratch.file("wrong", "00\n0g\n");
+    let wrong = scratch.file("wrong", "6b6579\n0g\n6b657930303037\n");
     let args = ["--hex", "--keys-file", wrong.to_str().unwrap()];
-    scratch.on_db("multi-get", &args).ends_with(3).says(&["wrong:2", "hexadecimal"]);
+    let got = scratch.on_db("multi-get", &args).ends_with(3);
+    assert_eq!(got.text(), "6b657930303037\t76616c756537\n");
+    got.says(&["wrong:2", "hexadecimal", "1 of 3 keys not found"]);
+}
+
+/// One key that cannot be read once kept all later ones from their answers.
+#[test]
+fn multi_get_answers_what_it_can_and_names_each_key_that_it_could_not_read() {
+    let scratch = Scratch::new();
+    let line = |n| format!("key{n:05}\tvalue {n} {}\n", "x".repeat(40));
+    scratch.fill(&(0..2000).map(line).collect::<Vec<_>>().concat());
+    let table = scratch.db_files(".sst").remove(0);
+    let mut bytes = std::fs::read(&table).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&table, bytes).unwrap();
+    let name = table.file_name().unwrap().to_str().unwrap();
+    let keys = ["key01999", "key00000", "absent", "key00001", "key01998"];
+    for batch in ["1", "1024"] {
+        let got = scratch.on_db("multi-get", &[&keys[..], &["--batch", batch]].concat());
+        let got = got.ends_with(4);
+        let text = got.text();
+        let answered: Vec<&str> = text.lines().filter_map(|line| line.split('\t').next()).collect();
+        assert_eq!(answered, ["key01999", "key01998"]);
+        for key in ["key00000", "key00001"] {
+            let said = got.err.lines().find(|line| line.starts_with(key)).unwrap();
+            assert!(said.contains(name) && said.contains("at offset 0"), "{said}");
+        }
+        got.says(&["1 of 5 keys not found", "2 of 5 keys could not be looked up"]);
+    }
+    let json = scratch.on_db("multi-get", &[&keys[..], &["--json"]].concat()).ends_with(4);
+    let lines = json.json_lines();
+    assert_eq!(lines.len(), keys.len());
+    assert_eq!(lines[1]["key"], "key00000");
+    assert!(lines[1]["found"].is_null() && lines[1]["error"].as_str().unwrap().contains(name));
+    assert_eq!(lines[4]["found"], true);
 }
 
 #[test]

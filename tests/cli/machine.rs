@@ -46,6 +46,9 @@ fn stats_tell_of_the_tables_the_recovery_and_the_environment() {
         assert!(stats["environment"]["counters"].is_object(), "{stats}");
     }
     let text = scratch.on_db("stats", &["--env", "posix"]).ends_with(0).text();
+    assert_eq!(text.matches("recovery: ").count(), 1, "{text}");
+    // The log and the manifest of before are replaced at every open.
+    assert!(!text.contains("left-over"), "{text}");
     for part in ["recovery: ", "family default", "environment: posix"] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -65,6 +68,28 @@ fn the_environment_can_come_from_the_surroundings() {
     assert!(output.status.success());
     let stats: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(stats["environment"]["env"], "posix-serial");
+}
+
+#[test]
+fn a_wrong_variable_is_named_and_an_empty_one_is_none() {
+    let scratch = Scratch::new();
+    scratch.fill("a\t1\n");
+    let get = |value: &str, more: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_treering"))
+            .arg("get")
+            .arg(scratch.db())
+            .arg("a")
+            .args(more)
+            .env("TREERING_ENV", value)
+            .output()
+            .unwrap()
+    };
+    let wrong = get("posixx", &[]);
+    let said = String::from_utf8_lossy(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(2), "{said}");
+    assert!(said.contains("TREERING_ENV is `posixx`") && said.contains("io_uring"), "{said}");
+    assert_eq!(get("posixx", &["--env", "posix"]).stdout, b"1\n");
+    assert_eq!(get("", &[]).stdout, b"1\n");
 }
 
 #[test]

@@ -8,7 +8,11 @@ mod damage;
 #[cfg(test)]
 mod entries;
 #[cfg(test)]
+mod interrupted;
+#[cfg(test)]
 mod machine;
+#[cfg(test)]
+mod odd_files;
 #[cfg(test)]
 mod real_data;
 #[cfg(test)]

@@ -117,6 +117,25 @@ fn an_export_refuses_what_its_format_cannot_hold_and_an_existing_file() {
     assert_eq!(std::fs::read(new).unwrap(), b"6b0a\t76\n");
 }
 
+/// A failed export once left a part of its file, which then stood in the way of the next one.
+#[test]
+fn a_failed_export_leaves_nothing_and_can_be_done_again() {
+    let scratch = Scratch::new();
+    scratch.on_db("put", &["61", "76", "--hex"]).ends_with(0);
+    scratch.on_db("put", &["6b0a", "76", "--hex"]).ends_with(0);
+    std::fs::create_dir(scratch.path("to")).unwrap();
+    let file = scratch.path("to/file");
+    let name = file.to_str().unwrap();
+    scratch.on_db("export", &[name]).ends_with(3).says(&["k\\n", "--hex"]);
+    assert_eq!(std::fs::read_dir(scratch.path("to")).unwrap().count(), 0);
+    scratch.on_db("export", &[name, "--hex"]).ends_with(0);
+    assert_eq!(std::fs::read(&file).unwrap(), b"61\t76\n6b0a\t76\n");
+    assert_eq!(std::fs::read_dir(scratch.path("to")).unwrap().count(), 1);
+    let nowhere = scratch.path("absent/file");
+    let nowhere = nowhere.to_str().unwrap();
+    scratch.on_db("export", &[nowhere, "--hex"]).ends_with(3).says(&[nowhere]);
+}
+
 #[test]
 fn an_export_can_be_limited_to_a_range() {
     let scratch = Scratch::new();

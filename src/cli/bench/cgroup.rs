@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::cli::interrupt::{Guard, Leftover, on_interrupt};
+
 /// Starts the name of every group we make; the number of our process follows.
 const NAME: &str = "treering-bench-";
 
@@ -15,6 +17,7 @@ const NAME: &str = "treering-bench-";
 pub(crate) struct MemoryGroup {
     dir: PathBuf,
     version: Version,
+    _guard: Guard,
 }
 
 /// The two interfaces of the kernel.
@@ -64,7 +67,8 @@ impl MemoryGroup {
         remove_stale(parent);
         let dir = parent.join(format!("{NAME}{}", std::process::id()));
         fs::create_dir(&dir)?;
-        let group = Self { dir, version };
+        let guard = on_interrupt(Leftover::Group(dir.clone()));
+        let group = Self { dir, version, _guard: guard };
         // Writing to a file that the kernel did not put there must not create one.
         let limit = fs::OpenOptions::new().write(true).open(group.dir.join(version.limit_file()));
         io::Write::write_all(&mut limit?, bytes.to_string().as_bytes())?;

@@ -12,6 +12,7 @@ use treering_env::PosixEnv;
 
 use super::data::Data;
 use crate::cli::failure::{Failure, Result};
+use crate::cli::interrupt::{Guard, Leftover, on_interrupt};
 use crate::{CfOptions, Compression, Db, Durability, Options, WriteBatch, WriteOptions};
 
 /// Entries in one batch while building.
@@ -23,7 +24,12 @@ pub(crate) enum Place {
     /// A directory of the user's; the database stays for the next time.
     Kept(PathBuf),
     /// A new directory, removed at the end.
-    Temporary(TempDir),
+    Temporary {
+        /// The directory.
+        dir: TempDir,
+        /// While it is there.
+        _guard: Guard,
+    },
 }
 
 impl Place {
@@ -36,18 +42,20 @@ impl Place {
         }
         let here = Path::new(".");
         let made = tempfile::Builder::new().prefix("treering-bench-").tempdir_in(here);
-        Ok(Self::Temporary(made.map_err(|error| {
+        let dir = made.map_err(|error| {
             Failure::failed(format!(
                 "cannot create a directory here: {error}\n  name a place with --dir"
             ))
-        })?))
+        })?;
+        let guard = on_interrupt(Leftover::Tree(dir.path().to_path_buf()));
+        Ok(Self::Temporary { dir, _guard: guard })
     }
 
     /// The directory.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Self::Kept(dir) => dir,
-            Self::Temporary(dir) => dir.path(),
+            Self::Temporary { dir, .. } => dir.path(),
         }
     }
 }
@@ -84,7 +92,9 @@ pub(crate) fn prepare(
         fs::remove_dir_all(&path).map_err(|error| Failure::file("remove", &path, &error))?;
     }
     note(&format!("building a database of {keys} keys"));
+    let building = on_interrupt(Leftover::Tree(path.clone()));
     build(&path, data)?;
+    drop(building);
     fs::write(&marker, MARK).map_err(|error| Failure::file("write", &marker, &error))?;
     Ok(path)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -121,6 +122,8 @@ impl Latency {
 
 /// Performs the run described on standard input and prints its outcome.
 pub(crate) fn child() -> Result {
+    // A run without the command that asked for it is of no use, however that one ended.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let mut text = String::new();
     std::io::stdin()
         .lock()

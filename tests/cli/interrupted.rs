@@ -1,0 +1,152 @@
+//! Interrupted commands take their unfinished files and their processes away with them.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::tool::Scratch;
+
+/// Far more than anything here takes; a test that gets here fails with what it waited for.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn send(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// A benchmark in `dir` that would go on for a quarter of an hour.
+fn bench(dir: &Path, keys: &str) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_treering"))
+        .args("bench envs --envs posix --workloads get --hot --seconds 900 --repeat 1".split(' '))
+        .args(["--keys", keys])
+        .current_dir(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// State and parent of a process, while it is there.
+fn state_of(pid: &str) -> Option<(char, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// The process that performs the run of a benchmark, once it has its orders.
+fn run_of(parent: &Child) -> String {
+    wait_for("the process of the run", || {
+        fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+            let pid = entry.file_name().into_string().ok()?;
+            let is_run = state_of(&pid)?.1 == parent.id()
+                && fs::read(entry.path().join("cmdline")).ok()?.ends_with(b"bench\0run\0");
+            is_run.then_some(pid)
+        })
+    })
+}
+
+fn is_gone(pid: &str) -> Option<()> {
+    state_of(pid).is_none_or(|(state, _)| state == 'Z').then_some(())
+}
+
+fn code(status: ExitStatus) -> i32 {
+    status.code().expect("an interrupted command ends by itself")
+}
+
+#[test]
+fn an_interrupted_benchmark_leaves_neither_directory_nor_process() {
+    for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let scratch = Scratch::new();
+        let mut child = bench(&scratch.path(""), "1000");
+        let run = run_of(&child);
+        send(&child, signal);
+        assert_eq!(code(child.wait().unwrap()), expected);
+        wait_for("the end of the run", || is_gone(&run));
+        assert_eq!(fs::read_dir(scratch.path("")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn an_interrupted_build_of_the_benchmark_s_database_leaves_nothing() {
+    let scratch = Scratch::new();
+    let mut child = bench(&scratch.path(""), "20M");
+    let logs = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    wait_for("the first files", || {
+        let made = fs::read_dir(scratch.path("")).unwrap().flatten().next()?.path();
+        let database = fs::read_dir(made).ok()?.flatten().next()?.path();
+        logs(&database).then_some(())
+    });
+    send(&child, Signal::TERM);
+    assert_eq!(code(child.wait().unwrap()), 143);
+    assert_eq!(fs::read_dir(scratch.path("")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_run_does_not_outlive_the_benchmark_that_was_killed() {
+    let scratch = Scratch::new();
+    let mut child = bench(&scratch.path(""), "1000");
+    let run = run_of(&child);
+    // The run asks to be ended with its parent before it reads its orders; its tables open then.
+    wait_for("the run to open its database", || {
+        let files = fs::read_dir(format!("/proc/{run}/fd")).ok()?.flatten();
+        let mut targets = files.filter_map(|file| fs::read_link(file.path()).ok());
+        targets.any(|target| target.to_string_lossy().ends_with("/LOCK")).then_some(())
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("the end of the run", || is_gone(&run));
+}
+
+/// The file is there whole, or not at all, whenever the signal comes.
+#[test]
+fn an_interrupted_export_leaves_no_file() {
+    let scratch = Scratch::new();
+    let value = "x".repeat(500);
+    let line = |n| format!("{n:08}\t{value}\n");
+    let lines = (0..40_000).map(line).collect::<Vec<_>>().concat();
+    scratch.fill(&lines);
+    let to = scratch.path("to");
+    fs::create_dir(&to).unwrap();
+    let interrupted = (0..50).any(|_| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_treering"))
+            .arg("export")
+            .arg(scratch.db())
+            .arg(to.join("file"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = wait_for("the export to begin or end", || {
+            let ended = child.try_wait().unwrap().is_some();
+            let begun = fs::read_dir(&to).unwrap().next().is_some();
+            (begun || ended).then_some(begun && !ended)
+        });
+        if begun {
+            send(&child, Signal::TERM);
+        }
+        let status = code(child.wait().unwrap());
+        let names: Vec<_> = fs::read_dir(&to).unwrap().map(|e| e.unwrap().file_name()).collect();
+        if status == 143 {
+            assert!(names.is_empty(), "{names:?}");
+            return true;
+        }
+        assert_eq!((status, names), (0, vec!["file".into()]));
+        assert_eq!(fs::metadata(to.join("file")).unwrap().len(), lines.len() as u64);
+        fs::remove_file(to.join("file")).unwrap();
+        false
+    });
+    assert!(interrupted, "no signal came in time");
+}
