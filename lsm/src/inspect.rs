@@ -45,6 +45,9 @@ pub struct Damage {
     pub offset: Option<u64>,
     /// What is wrong.
     pub what: String,
+    /// If the place is in a data block of a table: no key below the first or above the second is
+    /// concerned.
+    pub keys: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Damage {
@@ -56,7 +59,7 @@ impl Damage {
             Error::Io(error) => (error.path(), error.offset(), error.to_string()),
             other => (path, None, other.to_string()),
         };
-        Self { path: path.to_path_buf(), offset, what }
+        Self { path: path.to_path_buf(), offset, what, keys: None }
     }
 }
 
@@ -69,7 +72,7 @@ impl Damage {
 ///
 /// # Errors
 /// Only if there is nothing to verify, or it cannot be looked at: [`Error::NotADatabase`],
-/// [`Error::Locked`], a directory that cannot be listed.
+/// [`Error::Locked`], [`Error::UnsupportedVersion`], a directory that cannot be listed.
 pub fn verify(env: Arc<dyn Env>, path: impl AsRef<Path>) -> Result<VerifyReport> {
     verify::verify(env, path.as_ref())
 }

@@ -35,7 +35,7 @@ pub(super) fn verify(env: Arc<dyn Env>, dir: &Path) -> Result<VerifyReport> {
     }
     let blocks = Arc::new(BlockCache::new(0));
     let report = VerifyReport::default();
-    let mut check = Check { env, dir: dir.to_path_buf(), names, blocks, report };
+    let mut check = Check { env, dir: dir.to_path_buf(), names, blocks, report, newer: Vec::new() };
     if !check.is_database() {
         return not_one("it holds neither a table nor a log that was begun");
     }
@@ -43,6 +43,12 @@ pub(super) fn verify(env: Arc<dyn Env>, dir: &Path) -> Result<VerifyReport> {
         check.state(&state);
     } else {
         check.files_alone();
+    }
+    // Nothing is wrong with the files; this build cannot judge them.
+    if check.newer.len() == check.report.damages.len()
+        && let Some(newer) = check.newer.pop()
+    {
+        return Err(newer);
     }
     Ok(check.report)
 }
@@ -67,6 +73,8 @@ struct Check {
     names: BTreeSet<FileName>,
     blocks: Arc<TableBlocks>,
     report: VerifyReport,
+    /// Those of the damages that are none: files of a newer format.
+    newer: Vec<Error>,
 }
 
 impl Check {
@@ -101,6 +109,9 @@ impl Check {
         });
         if !found {
             self.report.damages.push(damage);
+            if matches!(error, Error::UnsupportedVersion { .. }) {
+                self.newer.push(error.clone());
+            }
         }
     }
 
@@ -110,7 +121,8 @@ impl Check {
             CutReason::UnsyncedReorder => "unsynced writes behind one that was lost",
         };
         let what = format!("{what}: {} bytes", cut.dropped_bytes);
-        self.report.tails.push(Damage { path: path.to_path_buf(), offset: Some(cut.offset), what });
+        let (path, offset) = (path.to_path_buf(), Some(cut.offset));
+        self.report.tails.push(Damage { path, offset, what, keys: None });
     }
 
     /// The state that `CURRENT` and the manifest give, unless they are damaged.
@@ -205,6 +217,10 @@ impl Check {
         self.report.bytes += read.bytes;
         for error in damages {
             self.damage(path, &error);
+            // Only just reported, unless it was before, and then with its keys.
+            if let Some(damage) = self.report.damages.last_mut().filter(|last| last.path == path) {
+                damage.keys = damage.offset.and_then(|offset| table.keys_at(offset));
+            }
         }
         Ok(())
     }

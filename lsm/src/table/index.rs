@@ -131,6 +131,18 @@ impl Index {
         self.sizes.len()
     }
 
+    /// The user key below which no key in data block `block` or behind it lies; `None` for the
+    /// first block and for blocks that are not there.
+    pub(crate) fn lower_bound(&self, block: usize) -> Option<Vec<u8>> {
+        let bound = block.checked_sub(1).filter(|bound| *bound < self.ends.len())?;
+        Some([&self.prefix[..], self.bound(bound).0].concat())
+    }
+
+    /// The data block that `offset` is in or behind.
+    pub(crate) fn block_at(&self, offset: u64) -> usize {
+        self.offsets.partition_point(|start| *start <= offset).saturating_sub(1)
+    }
+
     /// The handle of data block `block`.
     pub(crate) fn handle(&self, block: usize) -> Option<BlockHandle> {
         Some(BlockHandle { offset: *self.offsets.get(block)?, size: *self.sizes.get(block)? })

@@ -67,6 +67,20 @@ impl Table {
         check
     }
 
+    /// The least and the greatest user key that a damage at `offset` can concern; `None` if it is
+    /// not in a data block.
+    pub(crate) fn keys_at(&self, offset: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (index, properties) = (self.index(), self.properties());
+        if offset >= properties.data_end {
+            return None;
+        }
+        let block = index.block_at(offset);
+        let edge = |internal_key: &[u8]| key::user_key(internal_key).to_vec();
+        let least = index.lower_bound(block).unwrap_or_else(|| edge(&properties.smallest));
+        let next = index.lower_bound(block.saturating_add(1));
+        Some((least, next.unwrap_or_else(|| edge(&properties.largest))))
+    }
+
     fn verify_padding(&self, end: u64, handle: BlockHandle) -> Result<()> {
         let len = usize::try_from(handle.offset - end).expect("blocks are less than a page apart");
         let mut padding = Buffer::zeroed(len);

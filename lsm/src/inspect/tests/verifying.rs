@@ -1,7 +1,7 @@
 //! Verification finds every damage, goes on after it, and changes nothing.
 
 use super::*;
-use crate::Error;
+use crate::{Error, checksum};
 
 fn verified(env: &MemEnv) -> VerifyReport {
     let (before, operations) = (env.fingerprint(), env.operations());
@@ -98,6 +98,35 @@ fn verification_goes_on_after_each_damage() {
     expected.sort_unstable();
     assert_eq!(damaged_paths(&report), expected);
     assert_eq!(report.damages.len(), 5, "two blocks of the first table: {report:?}");
+}
+
+/// A table of a newer format is no damage, unless there is damage too.
+#[test]
+fn a_newer_format_is_told_apart_from_damage() {
+    let sample = sample();
+    let mut bytes = bytes_of(&sample.env, &sample.tables[0]);
+    let start = bytes.len() - 64;
+    let id = u64::from_le_bytes(bytes[start..start + 8].try_into().unwrap());
+    bytes[start + 52] = 9;
+    let crc = checksum::crc(id, start as u64, &[&bytes[start..start + 48], &bytes[start + 52..]]);
+    bytes[start + 48..start + 52].copy_from_slice(&crc.to_le_bytes());
+    let newer = with_bytes(&sample.env, &sample.tables[0], &bytes);
+    let error = verify(Arc::new(newer.clone()), dir()).unwrap_err();
+    assert!(matches!(error, Error::UnsupportedVersion { found: 9, .. }), "{error}");
+    let report = verified(&flipped(&newer, &sample.tables[1], 100));
+    assert_eq!(report.damages.len(), 2, "{report:?}");
+}
+
+#[test]
+fn a_damaged_block_is_reported_with_the_keys_it_may_cost() {
+    let sample = sample();
+    let report = verified(&flipped(&sample.env, &sample.tables[0], 100));
+    let (least, greatest) = report.damages[0].keys.clone().unwrap();
+    assert_eq!(least, b"key00001");
+    assert!(greatest > least && greatest < b"key00400".to_vec(), "{greatest:?}");
+    let size = bytes_of(&sample.env, &sample.tables[0]).len();
+    let report = verified(&flipped(&sample.env, &sample.tables[0], size - 1));
+    assert_eq!(report.damages[0].keys, None);
 }
 
 /// MAN-12, WAL-19: what the manifest names and is not there.
