@@ -61,15 +61,17 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Makes up to `asked` rings, the first of which may be there already. Fewer if the kernel
-    /// refuses more; an error if it refuses even one.
+    /// refuses more, or if they would take more than a quarter of the process's descriptors; an
+    /// error if it refuses even one.
     pub(crate) fn new(
         asked: usize,
         first: Option<Box<dyn Ring>>,
         make: Box<MakeRing>,
     ) -> Result<Self, SetupError> {
         let mut rings: Vec<Box<dyn Ring>> = first.into_iter().collect();
-        let mut shortfall = None;
-        while rings.len() < asked {
+        let room = room_for_rings();
+        let mut shortfall = (asked > room).then_some(SetupError::Setup(libc::EMFILE));
+        while rings.len() < asked.min(room) {
             match with_memory_back_off(&make) {
                 Ok(ring) => rings.push(ring),
                 Err(error) if rings.is_empty() => return Err(error),
@@ -168,6 +170,13 @@ impl Pool {
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
+}
+
+/// How many rings may be made so that most of the process's descriptors are left for its files:
+/// each ring is one.
+fn room_for_rings() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit / 4).unwrap_or(usize::MAX).max(1))
 }
 
 impl Drop for Pool {

@@ -149,7 +149,7 @@ impl Unavailable {
                  ulimit -l, systemd LimitMEMLOCK=, Docker --ulimit memlock=-1, Kubernetes IPC_LOCK; \
                  or ask for fewer rings or entries"
                 .into(),
-            Self::Descriptors => "raise the limit of open files (ulimit -n), or ask for fewer \
+            Self::Descriptors | Self::SelfTest { errno: libc::EMFILE | libc::ENFILE, .. } => "raise the limit of open files (ulimit -n), or ask for fewer \
                  rings"
                 .into(),
             Self::Kernel { found, needs } => format!("found {found}, needs {needs}"),
