@@ -91,6 +91,16 @@ impl Layout {
         }
     }
 
+    /// Whether the value of an entry is its whole line.
+    pub(crate) fn value_is_line(&self) -> bool {
+        match self {
+            Self::Pair(_) => false,
+            Self::Columns { value, .. } => value.is_none(),
+            Self::Fields { value, .. } => value.is_none(),
+            Self::WholeObject => true,
+        }
+    }
+
     /// Appends the line of an entry, with its line feed. The error says why it has none.
     pub(crate) fn write(&self, key: &[u8], value: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
         match self {

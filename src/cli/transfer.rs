@@ -32,6 +32,12 @@ pub(crate) fn import(args: &Import) -> Result {
     }
     let mut lines = Lines::open(&args.file)?;
     let header = if args.header { header(&mut lines)? } else { None };
+    // A first line that ends so says that all do: their CR is not the last column's.
+    let bare = |header: &Vec<u8>| header.strip_suffix(b"\r").map(<[u8]>::to_vec);
+    let (header, crlf) = match header.as_ref().and_then(bare) {
+        Some(bare) => (Some(bare), true),
+        None => (header, false),
+    };
     let layout = layout(&args.lines, header.as_deref())?;
     if layout == Layout::WholeObject {
         return Err(Failure::usage("name the key's field with --key FIELD"));
@@ -40,7 +46,7 @@ pub(crate) fn import(args: &Import) -> Result {
     let mut loader = Loader::new(&db, args);
     let progress = progress(lines.total());
     let started = Instant::now();
-    let outcome = load(&mut lines, &layout, &mut loader, &progress);
+    let outcome = load(&mut lines, &layout, crlf, &mut loader, &progress);
     progress.finish_and_clear();
     // What was read before an error is stored and made durable, if that can be done.
     let kept = loader.finish();
@@ -111,7 +117,7 @@ fn layout(lines: &LineFormat, header: Option<&[u8]>) -> Result<Layout> {
 
 fn header(lines: &mut Lines) -> Result<Option<Vec<u8>>> {
     match lines.next_line()? {
-        Some(Line::Bytes(line)) => Ok(Some(line.strip_suffix(b"\r").unwrap_or(line).to_vec())),
+        Some(Line::Bytes(line)) => Ok(Some(line.to_vec())),
         Some(Line::TooLong) => Err(Failure::failed(format!("{}: too long", lines.position()))),
         None => Ok(None),
     }
@@ -122,6 +128,7 @@ fn header(lines: &mut Lines) -> Result<Option<Vec<u8>>> {
 fn load(
     lines: &mut Lines,
     layout: &Layout,
+    crlf: bool,
     loader: &mut Loader<'_>,
     progress: &ProgressBar,
 ) -> Result<Option<String>> {
@@ -129,7 +136,11 @@ fn load(
         let added = match line {
             Line::TooLong => Err("the line is longer than any entry can be".to_owned()),
             Line::Bytes(line) => {
-                layout.parse(line).and_then(|(key, value)| loader.add(&key, &value))
+                let bare = line.strip_suffix(b"\r").filter(|_| crlf).unwrap_or(line);
+                layout.parse(bare).and_then(|(key, value)| {
+                    // A value that is the whole line keeps all of it, as an export promises.
+                    loader.add(&key, if layout.value_is_line() { line } else { &value })
+                })
             }
         };
         if let Err(what) = added {

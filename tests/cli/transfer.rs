@@ -100,6 +100,30 @@ fn a_header_names_the_columns() {
     scratch.on_db_with("import", &wrong, lines).ends_with(2).says(&["no column `town`"]);
 }
 
+/// In a file whose first line ends in CR LF, the CR once became part of the last column.
+#[test]
+fn a_header_that_ends_in_cr_lf_takes_the_cr_from_every_line() {
+    let lines = b"city\tpopulation\r\nOslo\t709\r\nBergen\t291\r\nRoros\t\r\n";
+    let import = |args: &[&str]| {
+        let scratch = Scratch::new();
+        let all = [&["-", "--header"], args].concat();
+        scratch.on_db_with("import", &all, lines).ends_with(0);
+        scratch
+    };
+    let columns = import(&["--key", "city", "--value", "population"]);
+    assert_eq!(columns.on_db("get", &["Bergen", "--raw"]).ends_with(0).out, b"291");
+    assert_eq!(columns.on_db("get", &["Roros", "--raw"]).ends_with(0).out, b"");
+    let by_last = import(&["--key", "population", "--value", "city"]);
+    assert_eq!(by_last.on_db("get", &["709", "--raw"]).ends_with(0).out, b"Oslo");
+    let pairs = import(&[]);
+    assert_eq!(pairs.on_db("get", &["Oslo", "--raw"]).ends_with(0).out, b"709");
+    // The whole line stays what it is.
+    let whole = import(&["--key", "population"]);
+    assert_eq!(whole.on_db("get", &["709", "--raw"]).ends_with(0).out, b"Oslo\t709\r");
+    let exported = whole.on_db("export", &["-", "--key", "2"]).ends_with(0).out;
+    assert_eq!(exported, b"Roros\t\r\nBergen\t291\r\nOslo\t709\r\n");
+}
+
 #[test]
 fn an_export_refuses_what_its_format_cannot_hold_and_an_existing_file() {
     let scratch = Scratch::new();
