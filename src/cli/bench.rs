@@ -48,7 +48,7 @@ pub(crate) fn memory_group() -> std::result::Result<u8, String> {
 }
 
 fn envs(args: &BenchEnvs) -> Result {
-    let settings = Settings::new(args)?;
+    let settings = Settings::new(args);
     // Begun before the work, so that a wrong path does not cost the results.
     let json = args.json.as_deref().map(NewFile::replace).transpose()?;
     let (available, missing) = available(&args.envs);
@@ -56,7 +56,10 @@ fn envs(args: &BenchEnvs) -> Result {
         note(format_args!("{} is left out: {why}", env.name()));
     }
     if available.is_empty() {
-        return Err(Failure::failed("none of the environments works here"));
+        return Err(Failure::failed(
+            "there is nothing to compare: every environment named by --envs is left out; \
+             posix-serial and posix work everywhere",
+        ));
     }
     let place = Place::new(args.dir.as_deref())?;
     // Described before the work, whose own load is not meant.
@@ -94,7 +97,7 @@ fn finish(
     let mut out = Output::new();
     out.line(table::heading(machine, args, bytes, runs))?;
     out.line(table::table(runs))?;
-    for line in table::remarks(machine, runs) {
+    for line in table::summary(runs).into_iter().chain(table::remarks(machine, runs)) {
         out.line(line)?;
     }
     out.finish()?;
@@ -115,7 +118,8 @@ fn available(asked: &[EnvName]) -> (Vec<EnvName>, Vec<(EnvName, String)>) {
     let (mut available, mut missing) = (Vec::new(), Vec::new());
     for &env in asked {
         if env == EnvName::Mem {
-            missing.push((env, "each run is a process of its own, so memory starts empty".into()));
+            let why = "each run is a process of its own, in which memory starts empty";
+            missing.push((env, why.into()));
         } else {
             match env.make() {
                 Ok(_) if available.contains(&env) => {}
@@ -137,22 +141,16 @@ struct Settings {
 }
 
 impl Settings {
-    fn new(args: &BenchEnvs) -> Result<Self> {
+    fn new(args: &BenchEnvs) -> Self {
         let (keys, seconds, repeat) =
             if args.quick { (400_000, 0.5, 3) } else { (4_000_000, 5.0, 5) };
         let keys = args.keys.unwrap_or(keys);
-        if keys == 0 {
-            return Err(Failure::usage("--keys must be at least 1"));
-        }
-        if !(8..=1 << 30).contains(&args.value_size) {
-            return Err(Failure::usage("--value-size must be from 8 to 1GiB"));
-        }
-        Ok(Self {
+        Self {
             keys,
-            value_size: usize::try_from(args.value_size).expect("at most 1 GiB, as just checked"),
+            value_size: usize::try_from(args.value_size).expect("at most 1 GiB by its parser"),
             seconds: args.seconds.unwrap_or(seconds),
             repeat: args.repeat.unwrap_or(repeat),
-        })
+        }
     }
 }
 
@@ -339,7 +337,7 @@ mod tests {
 
     fn cases(line: &str) -> Vec<(Workload, Mode, u32)> {
         let args = parse(line);
-        let settings = Settings::new(&args).unwrap();
+        let settings = Settings::new(&args);
         let place = Place::Kept(PathBuf::new());
         let bench = Comparison { args: &args, settings, place: &place, database: None, limit: 0 };
         bench.cases().iter().map(|case| (case.workload, case.mode, case.threads)).collect()
@@ -360,7 +358,7 @@ mod tests {
 
     #[test]
     fn quick_is_smaller_and_shorter_and_what_is_named_counts() {
-        let settings = |line: &str| Settings::new(&parse(line)).unwrap();
+        let settings = |line: &str| Settings::new(&parse(line));
         let (quick, full) = (settings("--quick"), settings(""));
         assert!(quick.keys < full.keys && quick.seconds < full.seconds);
         assert!(quick.repeat < full.repeat);

@@ -20,6 +20,7 @@ fn check_run(run: &Value) {
         "value_size",
         "requested",
         "found",
+        "calls",
         "ops_per_sec",
         "cpu_us_per_op",
         "latency_us",
@@ -63,7 +64,10 @@ fn a_tiny_benchmark_reports_every_run_and_finds_every_key() {
     assert_eq!(runs.len(), 8 * 2 * 2 * envs.len());
     runs.iter().for_each(check_run);
     let text = ran.text();
-    for part in ["fill-sync", "multiget", "cold", "hot", "ratio", "1.00x"] {
+    let rows = text.lines().filter(|line| line.starts_with(' ') && !line.starts_with("  "));
+    let widest = rows.map(|line| line.chars().count()).max();
+    assert!(widest.is_some_and(|widest| widest <= 120), "{text}");
+    for part in ["fill-sync", "multiget", "cold", "hot", "ratio", "1.00x", "times the ops/s"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     for env in &envs {
@@ -125,6 +129,8 @@ fn an_environment_that_cannot_be_compared_is_left_out_aloud() {
     );
     let ran = run(line.split_whitespace()).ends_with(1).says(&["mem is left out"]);
     assert!(ran.text().contains("mem was left out"), "{}", ran.text());
+    let alone = run(["bench", "envs", "--envs", "mem"]).ends_with(3);
+    alone.says(&["mem is left out: each run is a process of its own", "nothing to compare"]);
 }
 
 #[test]

@@ -149,10 +149,10 @@ fn each_file(dir: &Path, act: impl Fn(&File) -> io::Result<()>) -> Result<Moved>
     for entry in fs::read_dir(dir).map_err(fail)? {
         let path = entry.map_err(fail)?.path();
         let mut visit = || {
-            let file = File::open(&path)?;
-            let metadata = file.metadata()?;
+            // Asked before it is opened: opening a named pipe would wait for its other end.
+            let metadata = path.metadata()?;
             if metadata.is_file() {
-                act(&file)?;
+                act(&File::open(&path)?)?;
                 moved.files += 1;
                 moved.bytes += metadata.len();
             }

@@ -92,6 +92,8 @@ pub(crate) struct Run {
     pub(crate) requested: u64,
     /// Those of them that came with the right value.
     pub(crate) found: u64,
+    /// Calls timed; latencies are of these.
+    pub(crate) calls: u64,
     pub(crate) ops_per_sec: f64,
     pub(crate) cpu_us_per_op: f64,
     pub(crate) latency_us: Latency,
@@ -233,6 +235,7 @@ fn measure(spec: &Spec, db: &Db, env: &Arc<dyn Env>, data: Data, facts: Vec<Valu
         value_size: spec.value_size,
         requested,
         found,
+        calls: latency.len(),
         ops_per_sec: to_f64(requested) / time.as_secs_f64().max(1e-9),
         cpu_us_per_op: cpu.as_secs_f64() * 1e6 / to_f64(requested),
         latency_us: Latency::new(&latency),
