@@ -18,8 +18,8 @@ use crate::{Db, Range, WriteBatch, WriteOptions};
 
 /// Stores one value.
 pub(crate) fn put(args: &Put) -> Result {
-    let encoding = args.bytes.encoding();
-    let key = argument("key", &args.key, encoding)?;
+    let encoding = args.entry.bytes.encoding();
+    let key = argument("key", &args.entry.key, encoding)?;
     let value = match (&args.value, &args.value_file) {
         (Some(value), _) => argument("value", value, encoding)?,
         (None, Some(file)) => whole_file(file)?,
@@ -27,20 +27,20 @@ pub(crate) fn put(args: &Put) -> Result {
     };
     let mut batch = WriteBatch::new();
     batch.put(key, value);
-    let db = open(&args.store, Absent::Create)?;
-    db.write_opt(batch, &WriteOptions { durability: Some(args.durability.into()) })?;
+    let db = open(&args.entry.store, Absent::Create)?;
+    db.write_opt(batch, &WriteOptions { durability: Some(args.lasting.durability.into()) })?;
     db.close()?;
     Ok(Exit::Done)
 }
 
 /// Prints one value.
 pub(crate) fn get(args: &Get) -> Result {
-    let encoding = args.bytes.encoding();
-    let key = argument("key", &args.key, encoding)?;
-    let db = open(&args.store, Absent::Refuse)?;
+    let encoding = args.entry.bytes.encoding();
+    let key = argument("key", &args.entry.key, encoding)?;
+    let db = open(&args.entry.store, Absent::Refuse)?;
     let value = db.get(&key)?;
     let mut out = Output::new();
-    if args.json {
+    if args.output.json {
         out.json_line(&answer(encoding, &key, value.as_deref()))?;
     } else if let Some(value) = &value {
         if args.raw {
@@ -61,11 +61,11 @@ pub(crate) fn get(args: &Get) -> Result {
 
 /// Deletes one key.
 pub(crate) fn delete(args: &Delete) -> Result {
-    let key = argument("key", &args.key, args.bytes.encoding())?;
+    let key = argument("key", &args.entry.key, args.entry.bytes.encoding())?;
     let mut batch = WriteBatch::new();
     batch.delete(key);
-    let db = open(&args.store, Absent::Refuse)?;
-    db.write_opt(batch, &WriteOptions { durability: Some(args.durability.into()) })?;
+    let db = open(&args.entry.store, Absent::Refuse)?;
+    db.write_opt(batch, &WriteOptions { durability: Some(args.lasting.durability.into()) })?;
     db.close()?;
     Ok(Exit::Done)
 }

@@ -9,7 +9,9 @@ use super::encoding::Encoding;
 use super::environment::EnvName;
 use super::failure::{EXIT_CODES, Failure, Result};
 use super::layout::Format;
-use super::size::{parse_count, parse_seconds, parse_size};
+use super::size::{
+    parse_cache_size, parse_count, parse_keys, parse_memory_limit, parse_seconds, parse_value_size,
+};
 use crate::Durability as EngineDurability;
 
 /// An embeddable key-value store on a pluggable storage environment.
@@ -40,9 +42,9 @@ pub(crate) enum Command {
     #[command(long_about = EXPORT)]
     Export(Export),
     /// Print the engine's figures, what recovery found, and what the environment really uses.
-    Stats(Stats),
+    Stats(Report),
     /// Read every block of every file and report each damage with file and offset.
-    Verify(Verify),
+    Verify(Report),
     /// Print what is in a table, a log segment or a manifest.
     Dump(Dump),
     /// Flush, then compact a range of keys (all of them by default) into the deepest level.
@@ -65,8 +67,11 @@ JSON lines: the key is the field --key FIELD of the object on each line; a strin
 text, anything else for its JSON. The value is the whole line, or the field --value FIELD.
 
 A key that comes again replaces the value stored before, so the last line of a key wins. Lines \
-are stored in batches; when the command fails, the batches before the bad line are stored. At \
-the end everything is made durable, whatever --durability says for the batches.";
+are stored in batches. When the command stops at a bad line, the entries of all lines before it \
+are stored; when it fails otherwise, those of the batches before. At the end everything is made \
+durable, whatever --durability says for the batches.
+
+A CR before the line feed belongs to the last column, unless the --header line ends in CR LF too.";
 
 const EXPORT: &str = "\
 Write the entries as lines that `import` takes.
@@ -89,7 +94,7 @@ pub(crate) struct Store {
 #[derive(Args, Debug)]
 pub(crate) struct On {
     /// The environment for all file operations. `mem` starts empty and ends with the command.
-    /// Without this the variable TREERING_ENV decides, and without that `auto`.
+    /// Without this the variable `TREERING_ENV` decides, and without that `auto`.
     #[arg(long, value_enum)]
     env: Option<EnvName>,
 }
@@ -154,52 +159,64 @@ impl From<Durability> for EngineDurability {
     }
 }
 
+/// A database and one of its keys.
 #[derive(Args, Debug)]
-pub(crate) struct Put {
+pub(crate) struct Entry {
     #[command(flatten)]
     pub(crate) store: Store,
     /// The key.
     pub(crate) key: OsString,
+    #[command(flatten)]
+    pub(crate) bytes: Bytes,
+}
+
+/// How long a single write lasts.
+#[derive(Args, Debug)]
+pub(crate) struct Lasting {
+    /// How long the write lasts once the command returned.
+    #[arg(long, value_enum, default_value_t = Durability::Synced)]
+    pub(crate) durability: Durability,
+}
+
+/// Whether the answer is for a program.
+#[derive(Args, Debug)]
+pub(crate) struct Json {
+    /// Print a JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Put {
+    #[command(flatten)]
+    pub(crate) entry: Entry,
     /// The value.
     #[arg(required_unless_present = "value_file", conflicts_with = "value_file")]
     pub(crate) value: Option<OsString>,
     /// Take the value from this file, byte for byte; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     pub(crate) value_file: Option<PathBuf>,
-    /// How long the write lasts once the command returned.
-    #[arg(long, value_enum, default_value_t = Durability::Synced)]
-    pub(crate) durability: Durability,
     #[command(flatten)]
-    pub(crate) bytes: Bytes,
+    pub(crate) lasting: Lasting,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Get {
     #[command(flatten)]
-    pub(crate) store: Store,
-    /// The key.
-    pub(crate) key: OsString,
+    pub(crate) entry: Entry,
     /// Write the value's bytes and nothing else, not even a line feed.
     #[arg(long, conflicts_with_all = ["json", "hex", "encoding"])]
     pub(crate) raw: bool,
-    /// Print a JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) bytes: Bytes,
+    pub(crate) output: Json,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Delete {
     #[command(flatten)]
-    pub(crate) store: Store,
-    /// The key.
-    pub(crate) key: OsString,
-    /// How long the write lasts once the command returned.
-    #[arg(long, value_enum, default_value_t = Durability::Synced)]
-    pub(crate) durability: Durability,
+    pub(crate) entry: Entry,
     #[command(flatten)]
-    pub(crate) bytes: Bytes,
+    pub(crate) lasting: Lasting,
 }
 
 /// A range of keys.
@@ -325,22 +342,13 @@ pub(crate) struct Export {
     pub(crate) keys: Keys,
 }
 
+/// What `stats` and `verify` take.
 #[derive(Args, Debug)]
-pub(crate) struct Stats {
+pub(crate) struct Report {
     #[command(flatten)]
     pub(crate) store: Store,
-    /// Print a JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Verify {
     #[command(flatten)]
-    pub(crate) store: Store,
-    /// Print a JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
+    pub(crate) output: Json,
 }
 
 #[derive(Args, Debug)]
@@ -372,9 +380,8 @@ pub(crate) struct Doctor {
     /// The directory whose file system is looked at; a database's, or where one will be.
     #[arg(default_value = ".")]
     pub(crate) directory: PathBuf,
-    /// Print a JSON object.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: Json,
 }
 
 #[derive(Debug, Subcommand)]
@@ -399,8 +406,9 @@ says so) and then drop the tables from the page cache. Hot runs read them into i
 fill-sync write to a database of their own and count as hot.
 
 ops/s and CPU count keys (rows for scan); latencies are per call: one key for get and the fills, \
-one batch for multiget, up to 1000 rows for scan. The table shows medians over the repeats and \
-ratios to posix-serial.";
+one batch for multiget, up to 1000 rows for scan. The table shows medians over the repeats, the \
+least and the most ops/s of them, and ratios to posix-serial; below it stands how the reads were \
+served. Ctrl-C removes what is unfinished.";
 
 /// The work a run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
@@ -426,15 +434,16 @@ pub(crate) struct BenchEnvs {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t =
         [Workload::Fill, Workload::FillSync, Workload::Get, Workload::MultiGet, Workload::Scan])]
     pub(crate) workloads: Vec<Workload>,
-    /// The environments.
+    /// The environments. `mem` cannot be compared: its database would be gone with the process
+    /// that built it.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t =
         [EnvName::PosixSerial, EnvName::Posix, EnvName::IoUring])]
     pub(crate) envs: Vec<EnvName>,
-    /// Keys in the database [default: 4M; quick: 400k].
-    #[arg(long, value_parser = parse_count)]
+    /// Keys in the database, 1 to 1000M [default: 4M; quick: 400k].
+    #[arg(long, value_parser = parse_keys)]
     pub(crate) keys: Option<u64>,
-    /// Bytes of each value, at least 8.
-    #[arg(long, value_parser = parse_size, default_value = "400")]
+    /// Bytes of each value, 8 to 1GiB.
+    #[arg(long, value_parser = parse_value_size, default_value = "400")]
     pub(crate) value_size: u64,
     /// Keys in one multiget.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), default_value_t = 128)]
@@ -462,12 +471,12 @@ pub(crate) struct BenchEnvs {
     /// Only hot runs of the reading workloads.
     #[arg(long)]
     pub(crate) hot: bool,
-    /// The memory a cold run may use, page cache included [default: a third of the data, at
-    /// least 48 MiB].
-    #[arg(long, value_parser = parse_size)]
+    /// The memory a cold run may use, page cache included, 16MiB at least [default: a third of the
+    /// data, at least 48 MiB].
+    #[arg(long, value_parser = parse_memory_limit)]
     pub(crate) memory_limit: Option<u64>,
     /// Bytes of block cache. None by default, so that every read reaches the environment.
-    #[arg(long, value_parser = parse_size, default_value = "0")]
+    #[arg(long, value_parser = parse_cache_size, default_value = "0")]
     pub(crate) block_cache: u64,
     /// A small database and short runs: under two minutes in all.
     #[arg(long)]

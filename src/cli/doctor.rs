@@ -21,7 +21,7 @@ pub(crate) fn doctor(args: &Doctor) -> Result {
     let found = probe(dir);
     let group = memory_group();
     let mut out = Output::new();
-    if args.json {
+    if args.output.json {
         out.json(&as_json(&found, &group))?;
     } else {
         out.line(&found)?;

@@ -26,6 +26,40 @@ pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
     scaled(digits, factor)
 }
 
+/// The least memory a benchmark's run may be given; with less the process itself does not fit.
+const LEAST_MEMORY_LIMIT: u64 = 16 << 20;
+/// More keys than this have no place in one benchmark: half a TiB with the default values.
+const MOST_KEYS: u64 = 1_000_000_000;
+/// The most memory any size on the command line may ask for.
+const MOST_MEMORY: u64 = 1 << 40;
+
+/// A benchmark's number of keys.
+pub(crate) fn parse_keys(text: &str) -> Result<u64, String> {
+    let range = || "it must be from 1 to 1,000,000,000 (1000M)".to_owned();
+    let keys = parse_count(text).map_err(|what| format!("{what}; {}", range()))?;
+    if (1..=MOST_KEYS).contains(&keys) { Ok(keys) } else { Err(range()) }
+}
+
+/// A benchmark's size of values.
+pub(crate) fn parse_value_size(text: &str) -> Result<u64, String> {
+    size_within(text, 8, 1 << 30, "from 8 B to 1GiB")
+}
+
+/// The memory a benchmark's run may use.
+pub(crate) fn parse_memory_limit(text: &str) -> Result<u64, String> {
+    size_within(text, LEAST_MEMORY_LIMIT, MOST_MEMORY, "from 16MiB to 1024GiB")
+}
+
+/// The memory of a block cache.
+pub(crate) fn parse_cache_size(text: &str) -> Result<u64, String> {
+    size_within(text, 0, MOST_MEMORY, "from 0 to 1024GiB")
+}
+
+fn size_within(text: &str, least: u64, most: u64, range: &str) -> Result<u64, String> {
+    let size = parse_size(text).map_err(|what| format!("{what}; it must be {range}"))?;
+    if (least..=most).contains(&size) { Ok(size) } else { Err(format!("it must be {range}")) }
+}
+
 /// Seconds, with an optional fraction: more than zero, at most a day.
 pub(crate) fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -63,8 +97,13 @@ fn split(text: &str) -> (&str, &str) {
 
 fn scaled(digits: &str, factor: u64) -> Result<u64, String> {
     let digits = digits.replace('_', "");
-    let number: u64 = digits.parse().map_err(|_| "give a number, such as `400`".to_owned())?;
-    number.checked_mul(factor).ok_or_else(|| "the number is too large".to_owned())
+    let too_large = || format!("the number is too large: the most is {}", u64::MAX);
+    if digits.is_empty() {
+        return Err("give a number, such as `400`".to_owned());
+    }
+    // Only digits are left, so nothing but the size of the number can be wrong.
+    let number: u64 = digits.parse().map_err(|_| too_large())?;
+    number.checked_mul(factor).ok_or_else(too_large)
 }
 
 #[cfg(test)]
@@ -98,6 +137,24 @@ mod tests {
         for text in ["", "0", "-1", "NaN", "inf", "x", "90000"] {
             assert!(parse_seconds(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_told_the_range() {
+        for text in ["0", "1000000001", "99999999999999999999", "x"] {
+            assert!(parse_keys(text).unwrap_err().contains("from 1 to 1,000,000,000"), "{text}");
+        }
+        assert_eq!(parse_keys("1000M"), Ok(1_000_000_000));
+        for text in ["0", "7", "2GiB"] {
+            assert!(parse_value_size(text).unwrap_err().contains("from 8 B to 1GiB"), "{text}");
+        }
+        for text in ["0", "15MiB", "1025GiB", "99999999999999999999"] {
+            assert!(parse_memory_limit(text).unwrap_err().contains("from 16MiB"), "{text}");
+        }
+        assert_eq!(parse_memory_limit("16MiB"), Ok(16 << 20));
+        assert!(parse_cache_size("2000GiB").is_err());
+        let most = parse_count("18446744073709551616").unwrap_err();
+        assert!(most.contains("18446744073709551615"), "{most}");
     }
 
     #[test]

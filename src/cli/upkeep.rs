@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::access::Span;
-use super::args::{Compact, Dump, Stats, Store, Verify};
+use super::access::{Span, shown};
+use super::args::{Compact, Dump, Report, Store};
+use super::encoding::Encoding;
 use super::environment::{Absent, EnvName, open, open_with, report_json};
 use super::failure::{Exit, Failure, Result};
 use super::output::{Output, note};
@@ -12,10 +13,10 @@ use crate::inspect::{self, VerifyReport};
 use crate::{Db, FamilyStats, Options, RecoveryReport};
 
 /// Prints what the database, its last recovery and its environment say about themselves.
-pub(crate) fn stats(args: &Stats) -> Result {
+pub(crate) fn stats(args: &Report) -> Result {
     let (db, choice) = open_and_say(&args.store)?;
     let mut out = Output::new();
-    if args.json {
+    if args.output.json {
         out.json(&json!({
             "database": db.path().to_string_lossy(),
             "stats": stats_json(&db.stats()),
@@ -46,24 +47,27 @@ fn open_and_say(store: &Store) -> Result<(Db, Option<String>)> {
 }
 
 /// Reads every block of every file.
-pub(crate) fn verify(args: &Verify) -> Result {
+pub(crate) fn verify(args: &Report) -> Result {
     let env = args.store.on.env()?.make()?;
     let report = inspect::verify(env, &args.store.database)?;
-    let mut out = Output::new();
-    if args.json {
-        out.json(&verify_json(&report))?;
-    } else {
-        for damage in &report.damages {
-            out.line(damage_line(damage))?;
-        }
-    }
-    out.finish()?;
     let read = format!(
         "{} files, {} blocks, {} read",
         report.files,
         report.blocks,
         human_size(report.bytes)
     );
+    let mut out = Output::new();
+    if args.output.json {
+        out.json(&verify_json(&report))?;
+    } else {
+        for damage in &report.damages {
+            out.line(damage_line(damage))?;
+        }
+        if report.damages.is_empty() {
+            out.line(format_args!("no damage found: {read}"))?;
+        }
+    }
+    out.finish()?;
     for tail in &report.tails {
         note(format_args!(
             "{}\n  a write that never finished, as after a power loss; the next open cuts it off",
@@ -71,12 +75,12 @@ pub(crate) fn verify(args: &Verify) -> Result {
         ));
     }
     if report.damages.is_empty() {
-        note(format_args!("no damage found: {read}"));
         return Ok(Exit::Done);
     }
     note(format_args!(
         "{} damaged places: {read}\n  restore the files named from a copy; of a damaged table \
-         the rest can still be read (`scan --from KEY` goes on behind the damage), while a damaged \
+         the rest can still be read (`scan --encoding escape --from KEY` goes on behind the damage, \
+         from the last key that it names), while a damaged \
          CURRENT, manifest or log has to be restored before the database opens",
         report.damages.len()
     ));
@@ -84,10 +88,12 @@ pub(crate) fn verify(args: &Verify) -> Result {
 }
 
 fn damage_line(damage: &inspect::Damage) -> String {
-    match damage.offset {
-        Some(offset) => format!("{} at offset {offset}: {}", damage.path.display(), damage.what),
-        None => format!("{}: {}", damage.path.display(), damage.what),
-    }
+    let at = damage.offset.map_or_else(String::new, |offset| format!(" at offset {offset}"));
+    let keys = damage.keys.as_ref().map_or_else(String::new, |(least, greatest)| {
+        let shown = |key| shown(Encoding::Escape, key);
+        format!(" (keys from {} to {})", shown(least), shown(greatest))
+    });
+    format!("{}{at}: {}{keys}", damage.path.display(), damage.what)
 }
 
 fn verify_json(report: &VerifyReport) -> Value {
@@ -99,6 +105,11 @@ fn verify_json(report: &VerifyReport) -> Value {
                     "path": damage.path.to_string_lossy(),
                     "offset": damage.offset,
                     "what": damage.what,
+                    "keys": damage.keys.as_ref().map(|(least, greatest)| json!({
+                        "encoding": "escape",
+                        "from": Encoding::Escape.to_json(least),
+                        "to": Encoding::Escape.to_json(greatest),
+                    })),
                 })
             })
             .collect()

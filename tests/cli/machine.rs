@@ -70,6 +70,41 @@ fn the_environment_can_come_from_the_surroundings() {
     assert_eq!(stats["environment"]["env"], "posix-serial");
 }
 
+/// The rings once took the descriptors that the files then lacked.
+#[test]
+fn few_descriptors_are_left_to_the_files_and_too_few_are_explained() {
+    let scratch = Scratch::new();
+    scratch.fill("a\t1\n");
+    let limited = |limit: u32, command: &str, env: &str| {
+        let script = format!("ulimit -n {limit}; exec \"$@\"");
+        let output = std::process::Command::new("sh")
+            .args(["-c", &script, "sh", env!("CARGO_BIN_EXE_treering"), command])
+            .arg(scratch.db())
+            .args(if command == "get" { &["a"][..] } else { &[] })
+            .args(["--env", env])
+            .env_remove("TREERING_ENV")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), said)
+    };
+    for env in environments() {
+        for limit in [24, 31, 32, 64] {
+            let (code, out, said) = limited(limit, "get", env);
+            assert_eq!((code, out.as_str()), (Some(0), "1\n"), "{env} {limit}: {said}");
+        }
+    }
+    if environments().contains(&"io_uring") {
+        let (code, out, said) = limited(32, "stats", "io_uring");
+        assert_eq!(code, Some(0), "{said}");
+        let rings = out.lines().find(|line| line.contains("rings: 8 of ")).unwrap();
+        assert!(rings.contains("Too many open files"), "{rings}");
+    }
+    let (code, _, said) = limited(5, "get", "posix");
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("ulimit -n"), "{said}");
+}
+
 #[test]
 fn a_wrong_variable_is_named_and_an_empty_one_is_none() {
     let scratch = Scratch::new();

@@ -28,7 +28,9 @@ fn help_names_every_command_and_the_exit_codes() {
         let own = run([*command, "--help"]).ends_with(0).text();
         assert!(own.contains("Usage: treering"), "{own}");
     }
-    assert!(help.contains("Exit codes:\n  0  done"), "{help}");
+    for exit in ["Exit codes:\n  0  done", "\n  1  no: ", "\n  2  ", "\n  3  ", "\n  4  damage"] {
+        assert!(help.contains(exit), "{exit}: {help}");
+    }
     assert!(run(["bench", "envs", "--help"]).ends_with(0).text().contains("--memory-limit"));
     assert!(run(["--version"]).ends_with(0).text().starts_with("treering "));
 }
@@ -64,6 +66,7 @@ fn a_wrong_command_line_ends_with_2_and_touches_nothing() {
         &["bench", "envs", "--keys", "0"],
         &["bench", "envs", "--threads", "0"],
         &["bench", "envs", "--seconds", "0"],
+        &["bench", "envs", "--memory-limit", "0"],
     ];
     for args in wrong {
         let ran = run(*args).ends_with(2);
@@ -71,6 +74,22 @@ fn a_wrong_command_line_ends_with_2_and_touches_nothing() {
         assert!(!scratch.db().exists(), "{args:?}");
     }
     run(["put", db, "k", "v", "--env", "posixx"]).ends_with(2).says(&["posix-serial", "io_uring"]);
+}
+
+#[test]
+fn a_number_out_of_range_is_told_the_option_and_the_range() {
+    let huge = "99999999999999999999";
+    for (args, range) in [
+        (&["scan", "db", "--limit", huge][..], "18446744073709551615"),
+        (&["bench", "envs", "--keys", "0"], "1 to 1,000,000,000"),
+        (&["bench", "envs", "--keys", huge], "1 to 1,000,000,000"),
+        (&["bench", "envs", "--memory-limit", "0"], "16MiB to 1024GiB"),
+        (&["bench", "envs", "--value-size", "2GiB"], "8 B to 1GiB"),
+        (&["bench", "envs", "--block-cache", huge], "0 to 1024GiB"),
+        (&["bench", "envs", "--batch", "0"], "1..=1000000"),
+    ] {
+        run(args).ends_with(2).says(&[args[args.len() - 2], range]);
+    }
 }
 
 #[test]
@@ -88,8 +107,14 @@ fn a_missing_directory_is_no_database_and_is_not_created_by_reading() {
     ] {
         let ran = scratch.on_db(command, rest).ends_with(3);
         assert!(ran.err.contains(scratch.db().to_str().unwrap()), "{command}: {}", ran.err);
+        // What to set in a program is no advice to a user of the command line.
+        assert!(!ran.err.contains("create_if_missing"), "{command}: {}", ran.err);
+        assert!(ran.err.contains("`treering put`"), "{command}: {}", ran.err);
         assert!(!scratch.db().exists(), "{command}");
     }
+    fs::create_dir(scratch.db()).unwrap();
+    let ran = scratch.on_db("get", &["k"]).ends_with(3).says(&["CURRENT", "`treering import`"]);
+    assert!(!ran.err.contains("create_if_missing"), "{}", ran.err);
 }
 
 #[test]
