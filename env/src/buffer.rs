@@ -16,6 +16,7 @@ pub(crate) use pool::BufferPool;
 
 mod block;
 mod pool;
+mod slab;
 
 /// Bytes that came from a file or are going to one.
 ///

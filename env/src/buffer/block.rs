@@ -1,9 +1,13 @@
-//! A piece of memory on its own: allocated zeroed, aligned for direct I/O, freed when dropped.
+//! A piece of memory: zeroed at first, aligned for direct I/O, owned by one holder. It is on its
+//! own, or cut from a slab that goes when the last of its pieces does.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 use std::slice;
+
+use super::slab::Slab;
+use crate::sync::Arc;
 
 /// What blocks of at least this size are aligned to: the largest alignment that direct I/O needs
 /// on common devices, and the size of a page.
@@ -11,11 +15,21 @@ pub(super) const ALIGN: usize = 4096;
 
 /// Memory of a fixed size, initialised from the start.
 ///
-/// Invariant: `memory` was allocated by `alloc_zeroed` with `layout`, or is dangling if the layout
-/// has no size; nothing else frees it or holds a pointer to it.
+/// Invariant: `memory` points to `len` initialised bytes that nothing but this block uses, and
+/// that `home` keeps alive.
 pub(super) struct Block {
     memory: NonNull<u8>,
-    layout: Layout,
+    len: usize,
+    home: Home,
+}
+
+/// Where a block's memory comes from, and goes.
+enum Home {
+    /// Allocated by `alloc_zeroed` with this layout, or dangling if it has no size; freed with the
+    /// block.
+    Own(Layout),
+    /// A part of a slab, which no other block has.
+    Slab { _keep: Arc<Slab> },
 }
 
 // SAFETY: a block owns its memory alone, as a `Box<[u8]>` does, and bytes have no thread affinity.
@@ -29,34 +43,45 @@ impl Block {
         let align = if size >= ALIGN { ALIGN } else { align_of::<u64>() };
         let layout = Layout::from_size_align(size, align)
             .expect("no range of a file in memory is near half of the address space");
-        Self { memory: allocate(layout), layout }
+        Self { memory: allocate(layout), len: size, home: Home::Own(layout) }
+    }
+
+    /// A new slab cut into blocks of `size` zeros.
+    pub(super) fn slab_of(size: usize) -> impl Iterator<Item = Self> {
+        let slab = Arc::new(Slab::new());
+        (0..Slab::SIZE / size).map(move |piece| {
+            let memory = slab.piece(piece * size, size);
+            Self { memory, len: size, home: Home::Slab { _keep: Arc::clone(&slab) } }
+        })
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
-        // SAFETY: by the invariant `memory` points to `layout.size()` bytes (any non-null pointer
-        // does for none), initialised at allocation, and they live as long as `self`, whose
-        // borrow forbids changes meanwhile.
-        unsafe { slice::from_raw_parts(self.memory.as_ptr(), self.layout.size()) }
+        // SAFETY: by the invariant `memory` points to `len` bytes (any non-null pointer does for
+        // none), initialised at allocation, and they live as long as `self`, whose borrow forbids
+        // changes meanwhile.
+        unsafe { slice::from_raw_parts(self.memory.as_ptr(), self.len) }
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the exclusive borrow of the only owner forbids any other access.
-        unsafe { slice::from_raw_parts_mut(self.memory.as_ptr(), self.layout.size()) }
+        unsafe { slice::from_raw_parts_mut(self.memory.as_ptr(), self.len) }
     }
 }
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Block({} bytes)", self.layout.size())
+        write!(f, "Block({} bytes)", self.len)
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.layout.size() > 0 {
+        if let Home::Own(layout) = self.home
+            && layout.size() > 0
+        {
             // SAFETY: by the invariant the memory came from this layout and is freed only here,
             // once, when its only owner goes.
-            unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+            unsafe { dealloc(self.memory.as_ptr(), layout) }
         }
     }
 }

@@ -4,6 +4,7 @@
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
 use super::block::Block;
+use super::slab::Slab;
 use super::{Buffer, Memory};
 
 /// The smallest class; below half of it a plain allocation costs less than the unused rest.
@@ -46,9 +47,21 @@ impl BufferPool {
                 self.free_bytes.fetch_sub(SMALLEST << class, Ordering::Relaxed);
                 block
             }
-            None => Block::zeroed(SMALLEST << class),
+            None => self.fresh(class),
         };
         Buffer { memory: Memory::Pooled(Some(block), Arc::clone(self)), start: 0, len }
+    }
+
+    /// A new block; where the budget has room, the first of a slab whose others are free.
+    fn fresh(&self, class: usize) -> Block {
+        let size = SMALLEST << class;
+        if self.free_bytes() + Slab::SIZE > self.budget {
+            return Block::zeroed(size);
+        }
+        let mut blocks = Block::slab_of(size);
+        let first = blocks.next().expect("a slab holds at least two of the largest blocks");
+        blocks.for_each(|block| self.give_back(block));
+        first
     }
 
     /// Takes memory back, or frees it if enough is free already.
