@@ -35,7 +35,7 @@ counts! {
     NowaitMiss => "nowait_miss",
     /// A NOWAIT read was refused, which latched its file.
     NowaitUnsupported => "nowait_unsupported",
-    /// A NOWAIT read was left out because hardly any had hit lately.
+    /// A NOWAIT read was left out because one before it had missed, or hardly any had hit lately.
     NowaitSkipped => "nowait_skipped",
     /// A miss was probed a second time to learn whether misses start the read: they do.
     KickYes => "kick_probe_yes",

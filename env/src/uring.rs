@@ -25,7 +25,6 @@ pub use builder::IoUringEnvBuilder;
 pub use machine::MachineFacts;
 pub use unavailable::{SelfTestStep, Unavailable};
 
-mod batches;
 mod breaker;
 mod builder;
 mod kernel;

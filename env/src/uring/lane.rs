@@ -94,17 +94,18 @@ impl Lane {
         self.shared.os.counters.peak(Count::InFlightPeak, self.in_flight as u64);
     }
 
-    /// Offers what was pushed; with `wait`, returns only when something completed. Completions
-    /// that are there are added to `completed`.
-    pub(crate) fn enter(&mut self, wait: bool, completed: &mut Vec<Completed>) -> Turn {
+    /// Offers what was pushed. With a `want` above 0, which is at most what is in flight, the
+    /// kernel waits for so many completions, and this returns only when something completed: a
+    /// signal cuts the wait short. Completions that are there are added to `completed`.
+    pub(crate) fn enter(&mut self, want: usize, completed: &mut Vec<Completed>) -> Turn {
         let (mut refusals, mut interruptions) = (0, 0);
         let before = completed.len();
         loop {
-            let still_waits = wait && completed.len() == before && self.in_flight > 0;
+            let still_waits = want > 0 && completed.len() == before && self.in_flight > 0;
             if self.offered.is_empty() && !still_waits {
                 return Turn::Done;
             }
-            match self.enter_once(still_waits, completed) {
+            match self.enter_once(if still_waits { want } else { 0 }, completed) {
                 Ok(progress) if progress => refusals = 0,
                 Err(libc::EINTR) if interruptions < INTERRUPTIONS || self.offered.is_empty() => {
                     interruptions += 1;
@@ -122,11 +123,11 @@ impl Lane {
     }
 
     /// One call of the kernel; whether it took, or there came, anything.
-    fn enter_once(&mut self, wait: bool, completed: &mut Vec<Completed>) -> Result<bool, Errno> {
+    fn enter_once(&mut self, want: usize, completed: &mut Vec<Completed>) -> Result<bool, Errno> {
         let counters = &self.shared.os.counters;
         let taken = self.taken.as_mut().expect("a ring is held while anything is in flight");
         let offers = self.offered.len();
-        let entered = taken.ring.enter(offers > 0, usize::from(wait));
+        let entered = taken.ring.enter(offers > 0, want);
         counters.bump(Count::RingEnters);
         let before = completed.len();
         taken.ring.drain(completed);

@@ -1,13 +1,15 @@
 //! The queue of the io_uring environment.
 //!
-//! A read is first looked for in the page cache, on the calling thread (`RWF_NOWAIT`). What is not
-//! there is staged, and goes to a ring together with its like: when enough are staged, or when
-//! `pop` finds nothing ready. Results are delivered in completion order, so the caller works on
-//! one while the others are in flight.
+//! A read is first looked for in the page cache, on the calling thread (`RWF_NOWAIT`), until one
+//! is not there: a look that misses starts the device for that read alone, so the reads behind it
+//! are staged without one and go to a ring together, which starts the device once for all of them
+//! and answers at once for those that are cached after all. That happens when enough are staged,
+//! or when `pop` finds nothing ready. Results are delivered in completion order, so the caller
+//! works on one while the others are in flight.
 //!
-//! What a ring would not make faster, or cannot do, is read by plain calls: a single miss, a
-//! handful of misses, files whose file system has no asynchronous reads, everything while no ring
-//! is free or the breaker is open, and whatever a ring failed to read.
+//! What a ring would not make faster, or cannot do, is read by plain calls: a single miss, files
+//! whose file system has no asynchronous reads, everything while no ring is free or the breaker is
+//! open, and whatever a ring failed to read.
 //!
 //! Invariants:
 //! * Every request completes exactly once, with its own result.
@@ -18,16 +20,15 @@
 use std::collections::VecDeque;
 
 use super::Shared;
-use super::batches::Batches;
 use super::lane::Lane;
 use super::op::{Op, Piece};
 use super::ring::Completed;
 use super::slots::Slots;
 use crate::counters::Count;
-use crate::os_file::{Kick, Latch, Nowait, OsFile};
+use crate::os_file::{Latch, Nowait, OsFile};
 use crate::queue::run;
 use crate::sync::Arc;
-use crate::{Access, Buffer, Completion, Error, IoQueue, RandomAccessFile, Request, Result};
+use crate::{Buffer, Completion, Error, IoQueue, RandomAccessFile, Request, Result};
 
 mod ring_side;
 
@@ -35,12 +36,15 @@ mod ring_side;
 const ENTER_BATCH: usize = 16;
 /// Bytes of memory issued or ready at most, unless a single request needs more.
 const WINDOW_BYTES: usize = 8 << 20;
-/// Buffered misses below which plain reads, already begun by the NOWAIT read, are as fast.
-const RING_MIN_BUFFERED: usize = 4;
-/// The same for direct reads, which nothing has begun.
-const RING_MIN_DIRECT: usize = 2;
-/// A range that is asked for twice to learn about the device is no longer than this.
-const PROBE: usize = 64 << 10;
+/// Staged reads below which a plain read is as fast as a ring.
+const RING_MIN: usize = 2;
+/// Completions that are waited for together, unless fewer than twice as many are in flight: a wait
+/// for each would cost more than most completions take to be worked on.
+const WAIT_BATCH: usize = 16;
+/// After a look into the page cache that missed, so many reads go without one.
+const UNLOOKED: usize = 64;
+/// A direct look waits for the device in spite of its name, so it is no longer than this.
+const DIRECT_LOOK: usize = 64 << 10;
 
 /// Something to be read by plain calls when nothing better is left to do.
 #[derive(Debug)]
@@ -63,9 +67,8 @@ pub(crate) struct RingQueue {
     plain: VecDeque<Plain>,
     ready: VecDeque<(Completion, usize)>,
     backlog: VecDeque<(u64, Request)>,
-    batches: Batches,
-    /// A miss held back, to be looked for again once another read has finished.
-    kick_probe: Option<u64>,
+    /// Reads to come that are not looked for in the page cache.
+    unlooked: usize,
     /// Requests issued or ready, and their memory.
     held: usize,
     held_bytes: usize,
@@ -93,9 +96,6 @@ impl IoQueue for RingQueue {
                 self.held -= 1;
                 self.held_bytes -= bytes;
                 self.refill();
-                if self.kick_probe.is_none() {
-                    self.batches.end_if_long();
-                }
                 return Some(completion);
             }
             if self.held == 0
@@ -124,8 +124,7 @@ impl RingQueue {
             plain: VecDeque::new(),
             ready: VecDeque::new(),
             backlog: VecDeque::new(),
-            batches: Batches::default(),
-            kick_probe: None,
+            unlooked: 0,
             held: 0,
             held_bytes: 0,
             streak: false,
@@ -192,7 +191,6 @@ impl RingQueue {
     fn issue_read(&mut self, tag: u64, file: Arc<dyn RandomAccessFile>, offset: u64, len: usize) {
         let mut op = Op::new(tag, file, offset, len, &self.shared.os.pool);
         self.held_bytes += op.memory_len();
-        let device = Arc::clone(op.file().device());
         let gave = self.look_in_cache(&mut op);
         let from = match gave {
             Some(Nowait::Full) => op.needed(),
@@ -206,18 +204,11 @@ impl RingQueue {
             return;
         }
         let latched = op.file().nowait_latch() == Latch::Unsupported;
-        let may_probe = gave == Some(Nowait::Miss)
-            && op.file().direct().is_none()
-            && op.file().access() == Access::Random
-            && len <= PROBE;
         let key = self.ops.insert(op);
         let no_ring = self.without_ring || self.shared.breaker.is_open();
         if latched || no_ring {
             self.op(key).leave(from);
             self.line_up_plain(key, !latched);
-        } else if may_probe && self.kick_probe.is_none() && self.batches.plan(&device).probe_kick {
-            self.batches.probing(&device);
-            self.kick_probe = Some(key);
         } else {
             self.stage(key, from);
             if self.staged.len() >= ENTER_BATCH {
@@ -236,7 +227,8 @@ impl RingQueue {
             // Direct reads are never in the cache.
             Latch::Works if file.direct().is_some() => return None,
             Latch::Works => {
-                if !self.shared.nowait || self.batches.plan(file.device()).skip_nowait {
+                if !self.shared.nowait || self.unlooked > 0 {
+                    self.unlooked = self.unlooked.saturating_sub(1);
                     self.shared.os.counters.bump(Count::NowaitSkipped);
                     return None;
                 }
@@ -246,11 +238,12 @@ impl RingQueue {
         let counters = &self.shared.os.counters;
         if file.direct().is_none() {
             let gave = file.read_nowait(memory, start, counters);
-            self.batches.tried(file.device(), gave);
+            if gave == Nowait::Miss {
+                self.unlooked = UNLOOKED;
+            }
             return Some(gave);
         }
-        // A direct look waits for the device in spite of its name, so it is kept short.
-        let short = memory.len().min(PROBE);
+        let short = memory.len().min(DIRECT_LOOK);
         match file.read_nowait(&mut memory[..short], start, counters) {
             Nowait::Full if short < memory.len() => Some(Nowait::Short(short)),
             gave => Some(gave),
@@ -267,13 +260,12 @@ impl RingQueue {
         self.staged.extend(pieces);
     }
 
-    /// Puts what an operation has left for plain reads in line for them. Unless NOWAIT reads
-    /// start the device here, the kernel is told to start, so that plain reads overlap too.
+    /// Puts what an operation has left for plain reads in line for them. If it is not the first
+    /// there, the kernel is told to start, so that plain reads overlap too.
     fn line_up_plain(&mut self, key: u64, instead_of_ring: bool) {
         let counters = &self.shared.os.counters;
         let op = self.ops.get_mut(key).expect("operations under way are in the table");
-        let started = self.shared.nowait && op.file().device().kick() == Kick::Kicks;
-        if !started {
+        if !self.plain.is_empty() {
             op.rest().for_each(|(offset, len)| op.file().hint(offset, len, counters));
         }
         self.plain.push_back(Plain::Op(key, instead_of_ring));
@@ -286,7 +278,7 @@ impl RingQueue {
             if !self.ready.is_empty() {
                 return true;
             }
-        } else if !self.staged.is_empty() && self.staged_too_few() {
+        } else if self.staged.len() < RING_MIN {
             self.unstage();
         }
         let in_ring = self.lane.in_flight() + self.staged.len();
@@ -302,23 +294,9 @@ impl RingQueue {
             self.run_plain(plain);
             return true;
         }
-        if in_ring == 0 && self.kick_probe.is_some() {
-            self.give_up_probe();
-            return true;
-        }
         let pending = in_ring > 0 || !self.staged.is_empty();
         assert!(pending || self.held == 0, "every request is ready, in the ring or in a line");
         pending
-    }
-
-    fn staged_too_few(&mut self) -> bool {
-        let ops = &mut self.ops;
-        let direct = self
-            .staged
-            .iter()
-            .any(|piece| ops.get_mut(piece.op).is_some_and(|op| op.file().direct().is_some()));
-        let enough = if direct { RING_MIN_DIRECT } else { RING_MIN_BUFFERED };
-        self.staged.len() < enough
     }
 
     /// Takes everything staged out of line and leaves it for plain reads.
@@ -353,7 +331,6 @@ impl RingQueue {
         }
         let op = self.ops.remove(key).expect("just looked at");
         self.complete(op);
-        self.look_again();
     }
 
     fn complete(&mut self, op: Op) {
@@ -375,53 +352,14 @@ impl RingQueue {
                 self.shared.breaker.good();
                 let op = self.ops.remove(key).expect("what is lined up is in the table");
                 self.complete(op);
-                self.look_again();
             }
             Plain::Foreign(tag, request) => self.run_through_file(tag, request),
         }
     }
 
-    /// Another read has finished: looks whether the miss that was held back is there by now, that
-    /// is, whether its NOWAIT read had started it.
-    fn look_again(&mut self) {
-        let Some(key) = self.kick_probe.take() else { return };
-        let shared = Arc::clone(&self.shared);
-        let op = self.op(key);
-        let (file, memory, start) = op.memory();
-        let gave = file.read_nowait(memory, start, &shared.os.counters);
-        match gave {
-            Nowait::Full => {
-                shared.os.counters.bump(Count::KickYes);
-                file.device().vote(true);
-            }
-            Nowait::Miss => {
-                shared.os.counters.bump(Count::KickNo);
-                file.device().vote(false);
-            }
-            // Says nothing: some of it may have been there before.
-            Nowait::Short(_) | Nowait::Unsupported => {}
-        }
-        match gave {
-            Nowait::Full => {
-                let op = self.ops.remove(key).expect("just looked at");
-                self.complete(op);
-            }
-            Nowait::Short(n) => self.stage(key, n),
-            Nowait::Miss | Nowait::Unsupported => self.stage(key, 0),
-        }
-    }
-
-    /// No other read is left to wait for: the miss that was held back is simply read.
-    fn give_up_probe(&mut self) {
-        if let Some(key) = self.kick_probe.take() {
-            self.op(key).leave(0);
-            self.line_up_plain(key, false);
-        }
-    }
-
     /// Nothing is pending: the ring goes back to the pool for others.
     fn end_batch(&mut self) {
-        self.batches.end();
+        self.unlooked = 0;
         self.without_ring = false;
         if self.lane.in_flight() == 0 {
             self.lane.close();

@@ -48,6 +48,8 @@ pub(crate) enum Entered {
 pub(crate) struct Seen {
     pub(crate) entries: Vec<(u64, u32)>,
     pub(crate) enters: usize,
+    /// How many completions each entering that waited asked for.
+    pub(crate) waits: Vec<usize>,
     pub(crate) in_flight_peak: usize,
     pub(crate) rings_dropped: usize,
 }
@@ -64,6 +66,8 @@ pub(crate) struct ScriptedRing {
     answers: Answers,
     entered: Entries,
     answered: usize,
+    /// Entries that never complete.
+    lost: usize,
     reverse: bool,
     per_enter: usize,
     seen: Arc<Mutex<Seen>>,
@@ -84,6 +88,7 @@ impl ScriptedRing {
             answers: Box::new(|_, _| Answer::Whole),
             entered: Box::new(|_| Entered::All),
             answered: 0,
+            lost: 0,
             reverse: false,
             per_enter: usize::MAX,
             seen: Arc::default(),
@@ -151,7 +156,9 @@ impl ScriptedRing {
         if answer == Answer::StaleFirst {
             self.visible.push_back(Completed { user_data: u64::MAX, result });
         }
-        if answer != Answer::Lost {
+        if answer == Answer::Lost {
+            self.lost += 1;
+        } else {
             self.visible.push_back(completed);
         }
         if answer == Answer::Twice {
@@ -208,8 +215,11 @@ impl Ring for ScriptedRing {
         let taken: Vec<ReadEntry> = self.offered.drain(..take).collect();
         self.taken.extend(taken);
         let waits = take == offered && !matches!(entered, Entered::Fail(_));
-        let nothing = self.taken.is_empty() && self.visible.is_empty();
-        assert!(!(waits && wait > 0 && nothing), "waits for a completion that nobody owes");
+        let owed = self.taken.len() + self.visible.len() + self.lost;
+        assert!(!waits || wait <= owed, "waits for completions that nobody owes");
+        if wait > 0 {
+            self.seen.lock().waits.push(wait);
+        }
         self.complete_some();
         match entered {
             Entered::Fail(errno) => Err(errno),

@@ -1,7 +1,7 @@
 //! The side of the queue that faces the ring: turns at it, the verdict on each completion, and
 //! waiting for everything in flight when the queue goes away.
 
-use super::RingQueue;
+use super::{RingQueue, WAIT_BATCH};
 use crate::counters::Count;
 use crate::os_file::OsFile;
 use crate::sync::Arc;
@@ -12,7 +12,8 @@ use crate::uring::verdict::{Verdict, judge, strains_the_breaker};
 use crate::{Error, ErrorKind, RandomAccessFile};
 
 impl RingQueue {
-    /// One turn at the ring: pushes what is staged, enters, judges what came.
+    /// One turn at the ring: pushes what is staged, enters, judges what came. With `wait` it
+    /// returns when half of what is in flight has completed, or [`WAIT_BATCH`].
     pub(super) fn turn(&mut self, wait: bool) {
         if !self.lane.is_ours() {
             self.abandon();
@@ -33,7 +34,8 @@ impl RingQueue {
             self.push_piece(piece);
         }
         let mut completed = std::mem::take(&mut self.completed);
-        let turn = self.lane.enter(wait, &mut completed);
+        let half = (self.lane.in_flight() / 2).clamp(1, WAIT_BATCH);
+        let turn = self.lane.enter(if wait { half } else { 0 }, &mut completed);
         self.judge_all(&mut completed);
         match turn {
             Turn::Done => {}
@@ -174,11 +176,8 @@ impl Drop for RingQueue {
     fn drop(&mut self) {
         let mut completed = Vec::new();
         while self.lane.in_flight() > 0 {
-            let turn = if self.lane.is_ours() {
-                self.lane.enter(true, &mut completed)
-            } else {
-                Turn::Broken
-            };
+            let turn =
+                if self.lane.is_ours() { self.lane.enter(1, &mut completed) } else { Turn::Broken };
             for done in completed.drain(..) {
                 match self.pieces.remove(done.user_data) {
                     Some(_) => self.lane.completed_one(),

@@ -262,17 +262,30 @@ fn a_ring_that_cannot_be_replaced_costs_depth_and_no_reads() {
 }
 
 #[test]
-fn few_misses_are_read_by_plain_calls() {
+fn a_single_miss_is_read_by_a_plain_call() {
     let bench = Bench::new();
     let file = bench.latched("t", 64 * 4096);
     let shared = bench.shared(1, |ring| ring);
-    for count in 1..4 {
-        assert_right(&read_all(&shared, &file, &pages(count)), &pages(count));
-    }
+    assert_right(&read_all(&shared, &file, &pages(1)), &pages(1));
     assert_eq!(bench.count(Count::RingReads), 0);
     assert_eq!(bench.count(Count::FallbackPreads), 0);
-    assert_right(&read_all(&shared, &file, &pages(4)), &pages(4));
-    assert_eq!(bench.count(Count::RingReads), 4);
+    assert_eq!(bench.count(Count::WillNeed), 0);
+    assert_right(&read_all(&shared, &file, &pages(2)), &pages(2));
+    assert_eq!(bench.count(Count::RingReads), 2);
+}
+
+#[test]
+fn a_wait_asks_for_half_of_what_is_in_flight_and_at_most_sixteen() {
+    let bench = Bench::new();
+    let file = bench.latched("t", 64 * 4096);
+    let shared = bench.shared(1, |ring| ring.completing(1));
+    for count in [2, 3, 10, 40, 64] {
+        bench.seen.lock().waits.clear();
+        assert_right(&read_all(&shared, &file, &pages(count)), &pages(count));
+        let waits = bench.seen.lock().waits.clone();
+        let first = waits.first().copied().expect("something was waited for");
+        assert_eq!(first, usize::try_from(count / 2).unwrap().clamp(1, 16), "of {count}");
+    }
 }
 
 #[test]
