@@ -261,11 +261,25 @@ impl Version {
     ) -> impl Iterator<Item = (usize, &'a Arc<FileMeta>)> {
         let only = KeyRange { begin: Some(user_key), end: Some(user_key) };
         let newest = self.files(0).iter().filter(move |file| file.overlaps(only));
-        let deeper = (1..LEVELS).filter_map(move |level| {
-            let file = self.files(level).get(self.first_at_or_after(level, user_key))?;
-            (file.smallest_user_key() <= user_key).then_some((level, file))
-        });
+        let deeper = (1..LEVELS)
+            .filter_map(move |level| Some((level, self.candidate_from(level, &mut 0, user_key)?)));
         newest.map(|file| (0, file)).chain(deeper)
+    }
+
+    /// The table of a level below 0 that may hold `user_key`, for keys in ascending order: `from`
+    /// is 0 for the first of them, and moves along with them.
+    pub(crate) fn candidate_from(
+        &self,
+        level: usize,
+        from: &mut usize,
+        user_key: &[u8],
+    ) -> Option<&Arc<FileMeta>> {
+        let files = self.files(level);
+        let ends_before = |file: &Arc<FileMeta>| file.largest_user_key() < user_key;
+        if files.get(*from).is_some_and(ends_before) {
+            *from += files[*from..].partition_point(ends_before);
+        }
+        files.get(*from).filter(|file| file.smallest_user_key() <= user_key)
     }
 
     /// The tables of `level` that may hold keys in `range`, in the level's order.

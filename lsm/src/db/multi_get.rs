@@ -1,7 +1,8 @@
 //! `multi_get`: many look-ups as one pipeline of block reads.
 //!
-//! Keys are sorted and freed of duplicates. Each key gets its plan before anything is read: the
-//! blocks, newest first, that may hold it, by the filters and indexes of its candidate tables. A
+//! Keys are sorted and freed of duplicates. Each key gets its plan before anything is read for it:
+//! the blocks, newest first, that may hold it, by the filters and indexes of its candidate tables.
+//! Plans are made for several keys at once ([`plan`]), so that they wait for memory together. A
 //! missing block goes into the one queue of the call as soon as a key stands in front of it, and
 //! a block that arrives moves every key that waits for it on, which may push further blocks at
 //! once. So the queue stays full, across files, levels and families.
@@ -10,23 +11,25 @@
 //! * A key looks into its blocks strictly in the order of its plan; a step that fails ends it with
 //!   that error. So no older version is ever shown in place of one that could not be read.
 //! * No block is read twice in a call: it is kept while a plan in work names it, and the last one
-//!   of each table or level is kept for the key that comes next in order.
-//! * At most [`MAX_ACTIVE`] keys are in work and about [`MAX_BYTES`] in flight, whatever the call.
+//!   of each table is kept for the key that comes next in order, which alone may need it again.
+//! * At most [`MAX_ACTIVE`] keys, and a few, are in work and about [`MAX_BYTES`] in flight,
+//!   whatever the call.
 
-use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use treering_env::{Completion, IoQueue};
 
-use super::view::{FamilyView, ReadView};
+use super::view::ReadView;
 use super::{ColumnFamily, Handle, Shared};
 use crate::batch::FamilyId;
 use crate::key;
 use crate::memtable::Lookup;
-use crate::table::{Block, BlockHandle, Table, filter_hash};
-use crate::version::FileMeta;
+use crate::table::{Block, BlockHandle, Table};
 use crate::{Error, ReadOptions, Result};
+
+mod plan;
 
 /// Keys in work at once.
 const MAX_ACTIVE: usize = 4096;
@@ -82,16 +85,21 @@ impl Handle {
 struct Item<'a> {
     family: FamilyId,
     key: &'a [u8],
-    /// What is left to look into, in reverse order: the next step is the last.
-    plan: Vec<Step>,
+    /// How many of the caller's keys it answers.
+    asked: usize,
+    /// The steps still to be taken, newest first, among those of the call.
+    plan: Range<usize>,
+    /// The next item that waits for the same block.
+    next_waiting: Option<usize>,
     answer: Option<Answer>,
 }
 
+#[derive(Debug)]
 enum Step {
     /// Look into the block in this slot.
     Block(usize),
-    /// The table after the ones before could not be opened or searched.
-    Fail(Error),
+    /// The table after the ones before could not be opened or searched. Taken once.
+    Fail(Option<Box<Error>>),
 }
 
 /// A block that plans name.
@@ -106,8 +114,8 @@ struct Slot {
 enum SlotState {
     /// Nobody stood in front of it yet.
     Idle,
-    /// In flight; these items wait.
-    Reading(Vec<usize>),
+    /// In flight; this item waits, and those it leads to.
+    Reading(Option<usize>),
     Ready(Arc<Block>),
     Failed(Error),
 }
@@ -122,11 +130,8 @@ struct Call<'a> {
     item_of: Vec<usize>,
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
-    slot_of: HashMap<(u64, u64), usize>,
-    /// The block last planned in each level (in each table of level 0): the next key in order may
-    /// need it again.
-    lanes: HashMap<(usize, u64), usize>,
-    lanes_family: FamilyId,
+    steps: Vec<Step>,
+    planner: plan::Planner,
     queue: Option<Box<dyn IoQueue>>,
     active: usize,
     bytes: usize,
@@ -148,8 +153,13 @@ impl<'a> Call<'a> {
         let mut item_of = vec![0; keys.len()];
         for index in order {
             let (family, key) = key_at(index);
-            if items.last().is_none_or(|last| (last.family, last.key) != (family, key)) {
-                items.push(Item { family, key, plan: Vec::new(), answer: None });
+            if let Some(last) = items.last_mut()
+                && (last.family, last.key) == (family, key)
+            {
+                last.asked += 1;
+            } else {
+                let (plan, next_waiting, answer) = Default::default();
+                items.push(Item { family, key, asked: 1, plan, next_waiting, answer });
             }
             item_of[index] = items.len() - 1;
         }
@@ -162,9 +172,8 @@ impl<'a> Call<'a> {
             item_of,
             slots: Vec::new(),
             free: Vec::new(),
-            slot_of: HashMap::new(),
-            lanes: HashMap::new(),
-            lanes_family: 0,
+            steps: Vec::new(),
+            planner: plan::Planner::default(),
             queue: None,
             active: 0,
             bytes: 0,
@@ -176,8 +185,7 @@ impl<'a> Call<'a> {
         let mut next = 0;
         loop {
             while next < self.items.len() && self.active < MAX_ACTIVE && self.bytes < MAX_BYTES {
-                self.start(next);
-                next += 1;
+                next = self.start(next);
             }
             match self.queue.as_mut().and_then(|queue| queue.pop()) {
                 Some(completion) => self.complete(completion),
@@ -185,86 +193,30 @@ impl<'a> Call<'a> {
                 None => assert_eq!(self.active, 0, "a key in work waits for a block in flight"),
             }
         }
-        let items = &self.items;
-        let answer = |item: &usize| items[*item].answer.clone().expect("every key has its answer");
+        let items = &mut self.items;
+        let answer = |item: &usize| {
+            let item = &mut items[*item];
+            item.asked -= 1;
+            let answer = if item.asked == 0 { item.answer.take() } else { item.answer.clone() };
+            answer.expect("every key has its answer")
+        };
         self.item_of.iter().map(answer).collect()
     }
 
-    /// Takes a key into work: memtables, then its plan, then as far as it goes without waiting.
-    fn start(&mut self, index: usize) {
-        let Item { family, key, .. } = self.items[index];
-        let family = match self.view.family(family) {
-            Ok(family) => Arc::clone(family),
-            Err(error) => return self.items[index].answer = Some(Err(error)),
-        };
-        let in_memory = family.memtables().find_map(|table| table.get(key, self.sequence));
-        if let Some(found) = in_memory {
-            self.items[index].answer = Some(Ok(value_of(found)));
-            return;
-        }
-        self.active += 1;
-        self.items[index].plan = self.plan(&family, key);
-        self.advance(index);
-    }
-
-    fn plan(&mut self, family: &FamilyView, user_key: &[u8]) -> Vec<Step> {
-        if self.lanes_family != family.id {
-            self.lanes_family = family.id;
-            for (_, slot) in std::mem::take(&mut self.lanes) {
-                self.release(slot);
-            }
-        }
-        self.seek.clear();
-        key::append(&mut self.seek, user_key, key::seek_trailer(self.sequence));
-        let hash = filter_hash(user_key);
-        let mut plan = Vec::new();
-        for (level, file) in family.version.candidates(user_key) {
-            match self.step(level, file, hash) {
-                Ok(Some(slot)) => plan.push(Step::Block(slot)),
-                Ok(None) => {}
-                Err(error) => {
-                    plan.push(Step::Fail(error));
-                    break;
-                }
-            }
-        }
-        plan.reverse();
-        plan
-    }
-
-    /// The slot of the block of `file` that may hold the key.
-    fn step(&mut self, level: usize, file: &FileMeta, hash: u64) -> Result<Option<usize>> {
-        let table = file.open(&self.shared.tables)?;
-        if !table.may_contain_hash(hash) {
-            return Ok(None);
-        }
-        let Some(handle) = table.find_block(&self.seek) else { return Ok(None) };
-        let slot = self.slot(table, handle);
-        // One use for the plan, one for the lane; before the lane's last block is given up, which
-        // may be this one.
-        self.slots[slot].as_mut().expect("the slot was just filled").users += 2;
-        let lane = (level, if level == 0 { file.number } else { 0 });
-        if let Some(previous) = self.lanes.insert(lane, slot) {
-            self.release(previous);
-        }
-        Ok(Some(slot))
-    }
-
     fn slot(&mut self, table: Arc<Table>, handle: BlockHandle) -> usize {
-        let place = (table.table_id(), handle.offset);
-        if let Some(slot) = self.slot_of.get(&place) {
-            return *slot;
-        }
         let slot = Some(Slot { table, handle, users: 0, state: SlotState::Idle });
-        let index = if let Some(index) = self.free.pop() {
+        if let Some(index) = self.free.pop() {
             self.slots[index] = slot;
             index
         } else {
             self.slots.push(slot);
             self.slots.len() - 1
-        };
-        self.slot_of.insert(place, index);
-        index
+        }
+    }
+
+    /// Begins one more use of a slot.
+    fn hold(&mut self, index: usize) {
+        self.slots[index].as_mut().expect("the slot is filled").users += 1;
     }
 
     /// Ends one use of a slot.
@@ -272,7 +224,6 @@ impl<'a> Call<'a> {
         let slot = self.slots[index].as_mut().expect("a slot in use is filled");
         slot.users -= 1;
         if slot.users == 0 {
-            self.slot_of.remove(&(slot.table.table_id(), slot.handle.offset));
             self.slots[index] = None;
             self.free.push(index);
         }
@@ -281,13 +232,13 @@ impl<'a> Call<'a> {
     /// Follows a key's plan until it has its answer or must wait for a block.
     fn advance(&mut self, item: usize) {
         let answer = loop {
-            let Some(step) = self.items[item].plan.pop() else { break Ok(None) };
-            let slot = match step {
-                Step::Block(slot) => slot,
-                Step::Fail(error) => break Err(error),
+            let Some(at) = self.items[item].plan.next() else { break Ok(None) };
+            let slot = match &mut self.steps[at] {
+                Step::Block(slot) => *slot,
+                Step::Fail(error) => break Err(*error.take().expect("a failure is met once")),
             };
             match self.look_into(slot, item) {
-                Looked::Waiting => return self.items[item].plan.push(step),
+                Looked::Waiting => return self.items[item].plan.start = at,
                 Looked::Answered(answer) => {
                     self.release(slot);
                     break answer;
@@ -295,8 +246,8 @@ impl<'a> Call<'a> {
                 Looked::Absent => self.release(slot),
             }
         };
-        for step in std::mem::take(&mut self.items[item].plan) {
-            if let Step::Block(slot) = step {
+        for at in std::mem::take(&mut self.items[item].plan) {
+            if let Step::Block(slot) = self.steps[at] {
                 self.release(slot);
             }
         }
@@ -313,13 +264,13 @@ impl<'a> Call<'a> {
                 let queue = self.queue.get_or_insert_with(|| self.shared.env.queue());
                 queue.push(index as u64, slot.table.request(slot.handle));
                 self.bytes += slot.handle.size as usize;
-                SlotState::Reading(Vec::new())
+                SlotState::Reading(None)
             };
         }
         match &mut slot.state {
             SlotState::Idle => unreachable!("an idle slot was just left behind"),
             SlotState::Reading(waiting) => {
-                waiting.push(item);
+                self.items[item].next_waiting = waiting.replace(item);
                 Looked::Waiting
             }
             SlotState::Failed(error) => Looked::Answered(Err(error.clone())),
@@ -349,10 +300,11 @@ impl<'a> Call<'a> {
             Ok(block) => SlotState::Ready(block),
             Err(error) => SlotState::Failed(error),
         };
-        let SlotState::Reading(waiting) = std::mem::replace(&mut slot.state, state) else {
+        let SlotState::Reading(mut waiting) = std::mem::replace(&mut slot.state, state) else {
             unreachable!("a completion is for a slot in flight");
         };
-        for item in waiting {
+        while let Some(item) = waiting {
+            waiting = self.items[item].next_waiting.take();
             self.advance(item);
         }
     }

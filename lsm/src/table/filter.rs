@@ -4,6 +4,8 @@
 //! keys; a damaged filter is noticed by its block's checksum before it is ever asked.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::expect_used, clippy::panic))]
 
+use treering_env::prefetch_cache_line;
+
 use super::format::{Malformed, Parsed};
 
 const LINE_BYTES: usize = 64;
@@ -66,6 +68,11 @@ impl Filter {
             bits(hash, self.probes)
                 .all(|(byte, mask)| bytes.get(byte).is_none_or(|byte| byte & mask != 0))
         })
+    }
+
+    /// Asks the processor for the line of a key with this hash.
+    pub(crate) fn prefetch(&self, hash: u64) {
+        prefetch_cache_line(&self.lines, self.line_number(hash));
     }
 
     #[cfg(test)]

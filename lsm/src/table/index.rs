@@ -17,6 +17,8 @@
 
 use std::cmp::Ordering;
 
+use treering_env::prefetch_cache_line;
+
 use super::block::{common_prefix, compare};
 use super::format::{BlockHandle, Malformed, Parsed, align_up, cut, short_varint};
 use crate::coding::{get_u64, put_slice, put_varint32};
@@ -27,20 +29,21 @@ const BAD: Malformed = Malformed("a malformed index block");
 /// The smallest data block: one entry of an empty key, one restart point, a trailer.
 const MIN_BLOCK: u32 = 13;
 
-/// Heads from one sample to the next: 512 bytes, eight cache lines.
-const SAMPLE: usize = 64;
+/// Heads from one sample to the next: 128 bytes, at most three cache lines, so few that all of
+/// them can be asked for before they are needed.
+const SAMPLE: usize = 16;
+/// Heads in a cache line.
+const LINE: usize = 8;
 
 /// The index of a table in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    offsets: Vec<u64>,
-    sizes: Vec<u32>,
+    handles: Vec<BlockHandle>,
     /// What all lower bounds begin with.
     prefix: Vec<u8>,
     /// The eight bytes after the prefix of each lower bound, as a number that sorts like them.
     heads: Vec<u64>,
-    /// Every [`SAMPLE`]th of the heads: small enough to stay in the processor's cache, so that a
-    /// search misses it only for the heads between two samples.
+    /// Every [`SAMPLE`]th of the heads: so few that they mostly stay in the processor's cache.
     samples: Vec<u64>,
     /// The lower bounds without their prefix, one after another.
     bounds: Vec<u8>,
@@ -64,8 +67,7 @@ impl Index {
         if count == 0 || least > data_end || prefix_len > MAX_KEY_SIZE {
             return Err(BAD);
         }
-        index.offsets.reserve_exact(count);
-        index.sizes.reserve_exact(count);
+        index.handles.reserve_exact(count);
         let mut end = 0;
         for block in 0..count {
             let size = u32::try_from(short_varint(&mut input).ok_or(BAD)?).map_err(|_| BAD)?;
@@ -74,8 +76,7 @@ impl Index {
             if size < MIN_BLOCK || end > data_end {
                 return Err(Malformed("the index names a block beyond the data blocks"));
             }
-            index.offsets.push(offset);
-            index.sizes.push(size);
+            index.handles.push(BlockHandle { offset, size });
             if block > 0 {
                 index.push_bound(&mut input)?;
             }
@@ -128,7 +129,7 @@ impl Index {
 
     /// How many data blocks there are; at least one.
     pub(crate) fn len(&self) -> usize {
-        self.sizes.len()
+        self.handles.len()
     }
 
     /// The user key below which no key in data block `block` or behind it lies; `None` for the
@@ -140,23 +141,51 @@ impl Index {
 
     /// The data block that `offset` is in or behind.
     pub(crate) fn block_at(&self, offset: u64) -> usize {
-        self.offsets.partition_point(|start| *start <= offset).saturating_sub(1)
+        self.handles.partition_point(|handle| handle.offset <= offset).saturating_sub(1)
     }
 
     /// The handle of data block `block`.
     pub(crate) fn handle(&self, block: usize) -> Option<BlockHandle> {
-        Some(BlockHandle { offset: *self.offsets.get(block)?, size: *self.sizes.get(block)? })
+        self.handles.get(block).copied()
+    }
+
+    /// Asks the processor for the handle of a block.
+    pub(crate) fn prefetch_handle(&self, block: usize) {
+        prefetch_cache_line(&self.handles, block);
     }
 
     /// The number of the only block that can hold (`user_key`, `trailer`), or the first key after
     /// it unless that begins the next block. Allocates nothing.
     pub(crate) fn find(&self, user_key: &[u8], trailer: u64) -> usize {
+        self.find_from(self.approach(user_key), user_key, trailer)
+    }
+
+    /// The first half of a search: between which samples it ends. The heads there are asked of
+    /// memory; so searches for several keys wait for it together, if the first halves of all of
+    /// them come before the second ones.
+    pub(crate) fn approach(&self, user_key: &[u8]) -> usize {
+        let Some(rest) = user_key.strip_prefix(&*self.prefix) else { return 0 };
+        let wanted = head(rest);
+        // The sample before the first one that is not below begins the stretch it is in.
+        let sample = self.samples.partition_point(|head| *head < wanted).saturating_sub(1);
+        let start = sample.saturating_mul(SAMPLE);
+        for line in (0..=SAMPLE).step_by(LINE) {
+            prefetch_cache_line(&self.heads, start.saturating_add(line));
+        }
+        start
+    }
+
+    /// The second half of a search, from where [`Index::approach`] said: what [`Index::find`]
+    /// gives.
+    pub(crate) fn find_from(&self, start: usize, user_key: &[u8], trailer: u64) -> usize {
         let Some(rest) = user_key.strip_prefix(&*self.prefix) else {
             // Before or after everything that begins with the prefix.
             return if *user_key < *self.prefix { 0 } else { self.heads.len() };
         };
         let wanted = head(rest);
-        let mut low = self.first_at_or_above(wanted);
+        let end = start.saturating_add(SAMPLE).saturating_add(1).min(self.heads.len());
+        let stretch = self.heads.get(start..end).unwrap_or_default();
+        let mut low = start.saturating_add(stretch.partition_point(|head| *head < wanted));
         let behind = self.heads.get(low..).unwrap_or_default();
         // Mostly there is none, and looking at the first of them tells.
         let equal = match behind.first() {
@@ -177,22 +206,13 @@ impl Index {
         low
     }
 
-    /// The first head that is not below `wanted`.
-    fn first_at_or_above(&self, wanted: u64) -> usize {
-        // The sample before the first one that is not below begins the stretch it is in.
-        let sample = self.samples.partition_point(|head| *head < wanted).saturating_sub(1);
-        let start = sample.saturating_mul(SAMPLE);
-        let end = start.saturating_add(SAMPLE).saturating_add(1).min(self.heads.len());
-        let stretch = self.heads.get(start..end).unwrap_or_default();
-        start.saturating_add(stretch.partition_point(|head| *head < wanted))
-    }
-
     /// Bytes of memory the index holds.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
-        let words = self.offsets.len().saturating_add(self.heads.len());
-        let words = words.saturating_add(self.samples.len()).saturating_mul(8);
-        let halves = self.sizes.len().saturating_add(self.ends.len()).saturating_mul(4);
+        let handles = self.handles.len().saturating_mul(size_of::<BlockHandle>());
+        let words = self.heads.len().saturating_add(self.samples.len()).saturating_mul(8);
+        let words = words.saturating_add(handles);
+        let halves = self.ends.len().saturating_mul(4);
         let keys = self.bounds.len().saturating_add(self.prefix.len());
         words.saturating_add(halves).saturating_add(keys)
     }

@@ -123,6 +123,35 @@ impl Table {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
     }
 
+    /// Asks the processor for what [`Table::may_contain_hash`] will look at.
+    pub(crate) fn prefetch_filter(&self, hash: u64) {
+        if let Some(filter) = &self.filter {
+            filter.prefetch(hash);
+        }
+    }
+
+    /// Begins a search of the index; [`Table::find_from`] ends it.
+    pub(crate) fn approach(&self, user_key: &[u8]) -> usize {
+        self.index.approach(user_key)
+    }
+
+    /// The number of the block that [`Table::find_block`] gives, from where [`Table::approach`]
+    /// said, with its handle on the way into the processor's cache.
+    pub(crate) fn find_from(&self, start: usize, internal_key: &[u8]) -> Option<usize> {
+        if key::compare(internal_key, &self.properties.largest).is_gt() {
+            return None;
+        }
+        let (user_key, trailer) = key::split(internal_key);
+        let block = self.index.find_from(start, user_key, trailer);
+        self.index.prefetch_handle(block);
+        Some(block)
+    }
+
+    /// The handle of the block with this number.
+    pub(crate) fn handle(&self, block: usize) -> Option<BlockHandle> {
+        self.index.handle(block)
+    }
+
     /// The one data block that can hold what a look-up of `internal_key` finds: the newest
     /// version at or after it of the same user key. `None` if the table ends before that key.
     /// Asks the index only, not the filter; reads and allocates nothing.
