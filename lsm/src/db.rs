@@ -151,7 +151,8 @@ impl fmt::Debug for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Nobody is left to tell. Whatever was acknowledged is in the log already.
+        // Nobody is left to tell. What was acknowledged as flushed is in the log already; what was
+        // buffered is written now.
         let _unreported = self.close();
     }
 }
@@ -221,8 +222,8 @@ impl Db {
     /// Batches become visible in the order of the log: a flushed write behind an unfinished synced
     /// one waits for that sync. Waiting writers share one append and one sync.
     ///
-    /// A write may be more durable than asked: the log hands every record to the operating system
-    /// at once, so `Buffered` is as good as `Flushed`.
+    /// A write may be more durable than asked: a buffered one that shares a group with a flushed
+    /// one, or that follows it closely, goes the same way.
     ///
     /// [`Error::InvalidArgument`] and [`Error::FamilyDropped`]: nothing was applied. The same goes
     /// for [`Error::NoSpace`] while [`Db::stats`] shows no failure that stopped writes. After any
@@ -301,9 +302,9 @@ impl Db {
     /// Creates a column family; durable when this returns. [`Error::InvalidArgument`] if there is
     /// one of that name. Names have 1 to 255 bytes.
     pub fn create_column_family(&self, name: &str, options: CfOptions) -> Result<ColumnFamily> {
-        self.handle.shared.create_family(name, options)?;
+        let id = self.handle.shared.create_family(name, options)?;
         // Another thread may have dropped it again.
-        self.handle.family(name).ok_or(Error::FamilyDropped)
+        self.handle.family(name).ok_or(Error::FamilyDropped { id })
     }
 
     /// The column family called `name`, if there is one.
@@ -329,9 +330,10 @@ impl Db {
         self.handle.shared.flush_all(None)
     }
 
-    /// Hands the log to the operating system, with a marker that tells recovery how much of it was
-    /// on the device: damage below is then never taken for a write that did not finish. Without
-    /// news for recovery since the last record there is no marker.
+    /// Hands the log to the operating system: every write that has returned, buffered ones too,
+    /// survives the death of the process then. With it goes a marker that tells recovery how much
+    /// of the log was on the device: damage below is then never taken for a write that did not
+    /// finish. Without news for recovery since the last record there is no marker.
     pub fn flush_wal(&self) -> Result<()> {
         self.handle.shared.flush_wal()
     }

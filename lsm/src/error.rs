@@ -66,8 +66,11 @@ pub enum Error {
     MissingFile(PathBuf),
 
     /// The column family was dropped.
-    #[error("the column family was dropped")]
-    FamilyDropped,
+    #[error("the column family with id {id} was dropped")]
+    FamilyDropped {
+        /// The family's id, which no other family of the database ever gets.
+        id: u32,
+    },
 
     /// The database handle was closed.
     #[error("the database is closed")]
@@ -84,6 +87,19 @@ pub enum Error {
         name: String,
         /// What it said.
         message: String,
+    },
+
+    /// The log failed while it held writes in memory that had been acknowledged as
+    /// [`Durability::Buffered`](crate::Durability::Buffered): the latest of them may be gone at
+    /// the next open.
+    #[error(
+        "{cause}; up to {writes} earlier writes that were acknowledged as buffered may be lost"
+    )]
+    BufferedLost {
+        /// How many writes were in memory.
+        writes: u64,
+        /// What failed.
+        cause: Arc<Error>,
     },
 
     /// An earlier log or manifest failure stopped all writes; reads go on. Reopen to recover.

@@ -2,10 +2,18 @@
 
 use crate::{Error, Result};
 
-/// How long a successful write lasts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// How long a successful write lasts: the rows of the environment's durability table, the least
+/// durable first. A write may be more durable than asked, never less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Durability {
-    /// In this process's memory only; a crash of the process may lose it, latest writes first.
+    /// In this process's memory only: the death of the process may lose it, latest writes first.
+    ///
+    /// At most 256 KiB of the log stay there. They are handed to the operating system, many writes
+    /// in one call, when more than that has gathered, by the next write that is not buffered, by
+    /// [`Db::flush_wal`](crate::Db::flush_wal), [`Db::sync_wal`](crate::Db::sync_wal),
+    /// [`Db::flush`](crate::Db::flush) and every flush of a memtable, by a switch of log segments,
+    /// and when the database is closed or dropped; not by time. If that fails, the error is
+    /// [`Error::BufferedLost`].
     Buffered,
     /// Handed to the operating system: survives the death of the process, not a power loss.
     #[default]

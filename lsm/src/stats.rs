@@ -83,6 +83,8 @@ pub struct Stats {
     pub log_segments: usize,
     /// Bytes of records in them.
     pub log_size: u64,
+    /// Those of them that are in this process's memory only: buffered writes.
+    pub log_buffered: usize,
     /// Memtables flushed since the open.
     pub flushes: u64,
     /// Bytes of tables that flushes wrote.
@@ -165,10 +167,11 @@ impl fmt::Display for Stats {
         writeln!(f, "last sequence {}, snapshots {}", self.last_sequence, self.snapshots)?;
         writeln!(
             f,
-            "log: {} segments, {} bytes; {} batches in {} groups (largest {}), {} bytes, {} syncs, \
-             {} switches",
+            "log: {} segments, {} bytes ({} of them buffered); {} batches in {} groups (largest {}), \
+             {} bytes, {} syncs, {} switches",
             self.log_segments,
             self.log_size,
+            self.log_buffered,
             self.batches,
             self.groups,
             self.largest_group,

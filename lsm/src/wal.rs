@@ -5,8 +5,9 @@
 //! it the newest segment; [`replay`] reads all segments back and changes nothing on disk.
 //!
 //! Invariants:
-//! * a record is written only into space that was zero-filled and synced before, and room for an
-//!   end record is always left, so ending a segment needs no more space;
+//! * a record is appended, also to what is still in memory, only where space was zero-filled and
+//!   synced before, and room for an end record is always left, so ending a segment, and writing
+//!   out what is in memory, needs no more space;
 //! * a segment is named, by the manifest or by the end record of the one before, before its first
 //!   record, and is durable under that name by then;
 //! * a segment is ended and synced before its successor's first record;
@@ -87,18 +88,43 @@ impl Wal {
         Ok(Self { writer, fact, prepared, options, data_end: 0, witnessed: 0 })
     }
 
-    /// Appends one write batch as one record with one write, and flushes it.
+    /// Appends one write batch as one record, with one write, and flushes it; what was buffered
+    /// before goes with it.
     ///
     /// If the space prepared ahead does not suffice, more is prepared here first. When that finds
     /// the device full the error is `NoSpace`, nothing was applied and the log goes on
     /// ([`Self::failure`] is `None`). Every other error stops the log: see [`Self::failure`].
     pub(crate) fn append(&mut self, payload: &[&[u8]]) -> Result<Appended> {
+        self.append_data(payload, None)
+    }
+
+    /// Appends one record that holds `writes` batches and leaves it in memory, with what is there
+    /// already, up to 256 KiB; beyond that everything is written. Errors are those of
+    /// [`Self::append`]: space is prepared for what is in memory too.
+    pub(crate) fn append_buffered(&mut self, payload: &[&[u8]], writes: u64) -> Result<Appended> {
+        self.append_data(payload, Some(writes))
+    }
+
+    fn append_data(&mut self, payload: &[&[u8]], buffered: Option<u64>) -> Result<Appended> {
         let length: usize = payload.iter().map(|part| part.len()).sum();
         self.make_room(record_size(length as u64))?;
         self.witnessed = self.writer.watermark();
-        let appended = self.writer.append(RecordType::Data, payload)?;
+        let appended = match buffered {
+            None => self.writer.append(RecordType::Data, payload),
+            Some(writes) => self.writer.append_buffered(RecordType::Data, payload, writes),
+        }?;
         self.data_end = appended.end;
         Ok(appended)
+    }
+
+    /// Hands what is in memory to the operating system. An error stops the log.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.writer.flush()
+    }
+
+    /// Bytes of records in memory.
+    pub(crate) fn buffered_bytes(&self) -> usize {
+        self.writer.buffered_bytes()
     }
 
     /// Whether a marker would say something new about data: more of it is known to be durable than
@@ -182,10 +208,12 @@ impl Wal {
         Ok(closed)
     }
 
-    /// What a sync of everything appended so far needs: [`SyncPoint::sync`] runs without the log
-    /// lock, its success goes to [`Self::note_synced`], its failure to [`Self::fail`].
-    pub(crate) fn sync_point(&self) -> SyncPoint {
-        SyncPoint::new(self.writer.handle(), self.fact.number, self.writer.end())
+    /// What a sync of everything appended so far needs, which is flushed first:
+    /// [`SyncPoint::sync`] runs without the log lock, its success goes to [`Self::note_synced`],
+    /// its failure to [`Self::fail`].
+    pub(crate) fn sync_point(&mut self) -> Result<SyncPoint> {
+        self.writer.flush()?;
+        Ok(SyncPoint::new(self.writer.handle(), self.fact.number, self.writer.end()))
     }
 
     /// Notes that the sync of `point` succeeded. A point of an earlier segment says nothing new:

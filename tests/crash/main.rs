@@ -18,8 +18,8 @@ mod sweep;
 mod workload;
 
 use sweep::{Sweep, every};
-use treering::Durability::{Flushed, Synced};
-use workload::Step::{Batch, Compact, Delete, Flush, Put, Reopen, SyncWal};
+use treering::Durability::{Buffered, Flushed, Synced};
+use workload::Step::{Batch, Compact, Delete, Flush, FlushWal, Put, Reopen, SyncWal};
 use workload::{Step, Workload, small};
 
 /// MAN-01, MAN-17, WAL-33: every operation of creating a database and of a first few writes.
@@ -42,6 +42,42 @@ fn mixed_durabilities_survive_a_cut_anywhere() {
         Put(4, Flushed),
     ];
     Sweep::new("mixed durabilities", Workload { steps: &steps, ..small() }).run();
+}
+
+/// Buffered writes leave the process in the order of the log, with whatever takes them along.
+#[test]
+fn buffered_writes_survive_with_what_follows_them() {
+    let steps = [
+        Put(1, Buffered),
+        Batch(2, Buffered),
+        Put(3, Flushed),
+        Delete(1, Buffered),
+        Put(4, Buffered),
+        FlushWal,
+        Put(1, Buffered),
+        Put(5, Synced),
+        Batch(3, Buffered),
+        Flush,
+        Put(6, Buffered),
+        SyncWal,
+        Delete(2, Buffered),
+        Reopen,
+        Put(7, Buffered),
+        Compact,
+        Put(8, Buffered),
+    ];
+    Sweep::new("buffered", Workload { steps: &steps, ..small() }).run();
+}
+
+/// The same over switches of segments: the buffer is written before the segment ends.
+#[test]
+fn buffered_writes_survive_segment_switches_in_order() {
+    let steps: Vec<Step> = (0..14)
+        .map(|i| Put(i % 5, if i % 6 == 5 { Flushed } else { Buffered }))
+        .chain([Reopen, Put(9, Buffered), Put(8, Synced)])
+        .collect();
+    let workload = Workload { steps: &steps, value_size: 9_000 };
+    Sweep::new("buffered segment switch", workload).points(every(3)).run();
 }
 
 /// WAL-34, WR-05: batches over two families stay whole when one family is flushed.

@@ -22,6 +22,7 @@ pub(crate) enum Step {
     /// Puts into both families and a delete in one of them, in one batch.
     Batch(u32, Durability),
     SyncWal,
+    FlushWal,
     Flush,
     Compact,
     Reopen,
@@ -105,6 +106,10 @@ impl Workload<'_> {
                 Step::SyncWal => {
                     db.sync_wal()?;
                     history.everything_is_synced();
+                }
+                Step::FlushWal => {
+                    db.flush_wal()?;
+                    history.everything_is_flushed();
                 }
                 Step::Flush => {
                     db.flush()?;

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test by panicking")]
 
 mod basics;
+mod buffered;
 mod closing;
 mod costs;
 mod crash;

@@ -241,7 +241,7 @@ fn keys_of_several_families_in_any_order_get_their_own_answers() {
         asked.iter().map(|(f, i)| (&families[*f], format!("key{i:03}"))).collect();
     keys.insert(17, (&dropped, "key001".to_owned()));
     let mut answers = db.multi_get_in(keys);
-    assert!(matches!(answers.remove(17), Err(Error::FamilyDropped)));
+    assert!(matches!(answers.remove(17), Err(Error::FamilyDropped { .. })));
     for ((family, i), answer) in asked.iter().zip(&answers) {
         let expected = ["a", "b"].get(*family).map(|name| format!("{name}{i}"));
         assert_eq!(found(answer), expected);

@@ -78,7 +78,7 @@ impl Shared {
             self.check_writable()?;
             self.turnstile.wait_for_at_most(0);
             if !self.state.lock().families.contains_key(&id) {
-                return Err(Error::FamilyDropped);
+                return Err(Error::FamilyDropped { id });
             }
             let edit = VersionEdit { dropped_families: vec![id], ..VersionEdit::default() };
             self.apply(edit, None)?;

@@ -105,7 +105,7 @@ impl Shared {
         if compaction.trivial_move {
             match self.apply(compaction.move_edit(), None) {
                 Ok(()) => self.stats.moves.add(1),
-                Err(Error::FamilyDropped) => {}
+                Err(Error::FamilyDropped { .. }) => {}
                 Err(error) => return Err(error),
             }
             return Ok(Vec::new());
@@ -120,7 +120,7 @@ impl Shared {
                 self.stats.compaction_written.add(output.stats.bytes_written);
                 Ok(output.added.iter().map(|file| file.number).collect())
             }
-            Err(error @ (Error::FamilyDropped | Error::Closed)) => {
+            Err(error @ (Error::FamilyDropped { .. } | Error::Closed)) => {
                 output.discard(&*self.env, &self.dir);
                 if matches!(error, Error::Closed) { Err(error) } else { Ok(Vec::new()) }
             }
@@ -135,7 +135,8 @@ impl Shared {
         let range = KeyRange { begin: bounds.first(), end: bounds.last() };
         let deepest = {
             let state = self.state.lock();
-            let version = &state.families.get(&family).ok_or(Error::FamilyDropped)?.version;
+            let found = state.families.get(&family);
+            let version = &found.ok_or(Error::FamilyDropped { id: family })?.version;
             let holds = |level: &usize| !version.overlapping(*level, range).is_empty();
             (1..LEVELS).rev().find(holds).unwrap_or(1)
         };
@@ -211,7 +212,8 @@ impl Shared {
         loop {
             self.check_writable()?;
             let snapshots = state.snapshot_sequences();
-            let entry = state.families.get_mut(&family).ok_or(Error::FamilyDropped)?;
+            let entry = state.families.get_mut(&family);
+            let entry = entry.ok_or(Error::FamilyDropped { id: family })?;
             match entry.picker.pick_range(&entry.version, &entry.options, levels, range) {
                 RangePick::Nothing => return Ok(None),
                 RangePick::Busy => self.changed.wait(&mut state),

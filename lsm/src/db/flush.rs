@@ -114,7 +114,7 @@ impl Shared {
     ) -> Result<()> {
         // A batch over two families must not become durable in one of them only, nor a later
         // write without an earlier one: the log goes first.
-        let point = self.log.lock().sync_point()?;
+        let point = self.log_point()?;
         self.sync_log(&point)?;
         let should_stop = || self.should_stop();
         let context = self.job_context(options, snapshots, &should_stop);
@@ -129,7 +129,7 @@ impl Shared {
                 self.stats.flushes.add(1);
                 Ok(())
             }
-            Err(error @ (Error::FamilyDropped | Error::Closed)) => {
+            Err(error @ (Error::FamilyDropped { .. } | Error::Closed)) => {
                 // Nothing names the table. Nobody misses the data of a family that is gone, and
                 // that of a database that closes is in the log.
                 if let Some(table) = &written {
@@ -157,7 +157,7 @@ impl Shared {
         if let Some((family, _)) = flushed
             && !self.state.lock().families.contains_key(&family)
         {
-            return Err(Error::FamilyDropped);
+            return Err(Error::FamilyDropped { id: family });
         }
         self.note_logs(&mut edit, flushed)?;
         let facts = edit.logs.clone();
@@ -174,9 +174,9 @@ impl Shared {
                 self.install(&mut state, installed, &logs, flushed.map(|(family, _)| family));
                 Ok(())
             }
-            Err(Error::FamilyDropped) => {
+            Err(dropped @ Error::FamilyDropped { .. }) => {
                 self.log.lock().return_facts(facts);
-                Err(Error::FamilyDropped)
+                Err(dropped)
             }
             Err(error) => Err(self.poison(error)),
         }

@@ -10,7 +10,7 @@ use crate::filename::FileName;
 use crate::key::MAX_SEQUENCE;
 use crate::record::SegmentFact;
 use crate::wal::{Spare, SyncPoint, Wal};
-use crate::{Error, Result};
+use crate::{Durability, Error, Result};
 
 /// Bytes of a marker's payload: a watermark.
 const MARKER_PAYLOAD: usize = 8;
@@ -58,9 +58,20 @@ impl Log {
         self.last_sequence
     }
 
-    /// Appends a data record. The caller looks at [`Log::has_failed`] after an error.
-    pub(crate) fn append(&mut self, payload: &[&[u8]]) -> Result<()> {
-        self.wal()?.append(payload).map(|_| ())
+    /// Appends a data record for `writes` batches; leaves it in memory if that is durable enough.
+    /// The caller looks at [`Log::has_failed`] after an error.
+    pub(crate) fn append(
+        &mut self,
+        payload: &[&[u8]],
+        durability: Durability,
+        writes: u64,
+    ) -> Result<()> {
+        let wal = self.wal()?;
+        let appended = match durability {
+            Durability::Buffered => wal.append_buffered(payload, writes),
+            Durability::Flushed | Durability::Synced => wal.append(payload),
+        };
+        appended.map(|_| ())
     }
 
     /// Whether a failure stopped the log for good.
@@ -73,9 +84,15 @@ impl Log {
         self.newest().map(Wal::number)
     }
 
-    /// What a sync of everything appended so far needs.
-    pub(crate) fn sync_point(&self) -> Result<SyncPoint> {
-        self.newest().map(Wal::sync_point)
+    /// What a sync of everything appended so far needs; what is in memory is written first. The
+    /// caller looks at [`Log::has_failed`] after an error.
+    pub(crate) fn sync_point(&mut self) -> Result<SyncPoint> {
+        self.wal()?.sync_point()
+    }
+
+    /// Bytes of records that are in memory only.
+    pub(crate) fn buffered_bytes(&self) -> usize {
+        self.wal.as_ref().map_or(0, Wal::buffered_bytes)
     }
 
     /// Whether the log thread has something to prepare.
@@ -151,7 +168,9 @@ impl Shared {
             if log.wal()?.fits(length as u64) {
                 return Ok(());
             }
-            (log.sync_point()?, log.spare.take())
+            drop(log);
+            let point = self.log_point()?;
+            (point, self.log.lock().spare.take())
         };
         let spare = match spare {
             Some(spare) => spare,
@@ -169,6 +188,20 @@ impl Shared {
 
     fn new_spare(&self) -> Result<Spare> {
         Spare::create(&*self.env, &self.dir, self.numbers.next(), &self.wal_options)
+    }
+
+    /// The end of the log, with everything before it written. A failure poisons.
+    pub(crate) fn log_point(&self) -> Result<SyncPoint> {
+        self.on_log(Log::sync_point)
+    }
+
+    /// Does something under the log lock; an error that stopped the log poisons.
+    fn on_log<T>(&self, act: impl FnOnce(&mut Log) -> Result<T>) -> Result<T> {
+        let mut log = self.log.lock();
+        let result = act(&mut log);
+        let failed = log.has_failed();
+        drop(log);
+        result.map_err(|error| if failed { self.poison(error) } else { error })
     }
 
     /// Makes everything up to `point` durable, holding no lock. A failure poisons.
@@ -195,36 +228,33 @@ impl Shared {
     /// Makes everything written so far durable; see [`super::Db::sync_wal`].
     pub(crate) fn sync_wal(&self) -> Result<()> {
         self.check_writable()?;
-        let point = self.log.lock().sync_point()?;
+        let point = self.log_point()?;
         self.sync_log(&point)?;
         // A group before the point may have failed meanwhile: then the sync must not claim it.
         self.check_poison()
     }
 
-    /// Writes a marker record, if it would say anything; see [`super::Db::flush_wal`]. Every
-    /// append has handed the log to the operating system already.
+    /// Writes what is in memory, and a marker record if it would say anything; see
+    /// [`super::Db::flush_wal`].
     pub(crate) fn flush_wal(&self) -> Result<()> {
         self.check_writable()?;
-        if !self.log.lock().wal()?.wants_marker() {
-            return Ok(());
+        let wants_marker = self.on_log(|log| {
+            let wal = log.wal()?;
+            wal.flush()?;
+            Ok(wal.wants_marker())
+        })?;
+        if !wants_marker {
+            // What was written may be behind a group that failed: then it must not be claimed.
+            return self.check_poison();
         }
         // Like a write: only with the baton in hand may the log go on in another segment.
         let _baton = self.queue.baton();
         self.check_writable()?;
         self.ensure_log_room(MARKER_PAYLOAD)?;
-        let mut log = self.log.lock();
-        let wal = log.wal()?;
-        if !wal.wants_marker() {
-            return Ok(());
-        }
-        let result = wal.marker();
-        let failed = log.has_failed();
-        drop(log);
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) if failed => Err(self.poison(error)),
-            Err(error) => Err(error),
-        }
+        self.on_log(|log| {
+            let wal = log.wal()?;
+            if wal.wants_marker() { wal.marker().map(|_| ()) } else { Ok(()) }
+        })
     }
 
     /// Prepares what the log will need next: one step of zeros, or a spare. Whether it did
@@ -270,7 +300,9 @@ impl Shared {
             (log.wal.take(), log.spare.take())
         };
         if self.check_poison().is_err() {
-            return Ok(());
+            // The manifest may have failed and not the log: what was acknowledged as buffered is
+            // kept then. The caller reports the poison.
+            return wal.map_or(Ok(()), |mut wal| wal.flush().or(Ok(())));
         }
         if let Some(spare) = spare {
             spare.discard(&*self.env);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 
 use crate::batch::{FamilyId, WriteBatch};
-use crate::{Error, Result};
+use crate::{Durability, Error, Result};
 
 /// The most batches in a group: bounds the latency of its first member.
 const MAX_GROUP_BATCHES: usize = 512;
@@ -30,8 +30,8 @@ pub(crate) struct Write {
     pub(crate) batch: WriteBatch,
     /// The families they touch, each once.
     pub(crate) families: Vec<FamilyId>,
-    /// Whether the batch must be on the device before it is acknowledged.
-    pub(crate) synced: bool,
+    /// Where the batch must be before it is acknowledged.
+    pub(crate) durability: Durability,
 }
 
 /// A thread's place in the queue.
@@ -281,7 +281,7 @@ mod tests {
     fn write(size: usize) -> Write {
         let mut batch = WriteBatch::new();
         batch.put("k", vec![0; size]);
-        Write { batch, families: vec![0], synced: false }
+        Write { batch, families: vec![0], durability: Durability::Flushed }
     }
 
     fn queued(queue: &WriteQueue, count: usize) {

@@ -43,6 +43,7 @@ impl Shared {
             let log = self.log.lock();
             stats.log_segments = log.segments();
             stats.log_size = log.size();
+            stats.log_buffered = log.buffered_bytes();
         }
         let state = self.state.lock();
         stats.families = state.families.values().map(of_family).collect();

@@ -85,7 +85,7 @@ impl ReadView {
     /// The family with number `id`; [`Error::FamilyDropped`] if there is none (any more).
     pub(crate) fn family(&self, id: FamilyId) -> Result<&Arc<FamilyView>> {
         let index = self.families.binary_search_by_key(&id, |family| family.id);
-        index.map(|index| &self.families[index]).map_err(|_| Error::FamilyDropped)
+        index.map(|index| &self.families[index]).map_err(|_| Error::FamilyDropped { id })
     }
 
     /// All families, sorted by number.

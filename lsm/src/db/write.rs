@@ -8,6 +8,9 @@
 //! 5. insert the operations into the memtables;
 //! 6. when every earlier group has passed: publish the last sequence, wake the members.
 //!
+//! A group whose members are all `Buffered` stays in memory in step 2, and goes to the log with the
+//! next one that is not ([`crate::Durability`]); for readers there is no difference.
+//!
 //! Nothing of a group can be seen before step 6, so a group that fails leaves no trace for
 //! readers: what it inserted has sequence numbers that are never published.
 
@@ -32,9 +35,9 @@ impl Shared {
             return Ok(());
         }
         self.admit()?;
-        let synced = options.durability.unwrap_or(self.options.durability) == Durability::Synced;
+        let durability = options.durability.unwrap_or(self.options.durability);
         let families = families_of(&batch);
-        let result = match self.queue.join(Write { batch, families, synced }) {
+        let result = match self.queue.join(Write { batch, families, durability }) {
             Joined::Done(result) => result,
             Joined::Leading(baton, me) => {
                 Leader::new(self, baton, &me).run();
@@ -114,10 +117,8 @@ impl<'a> Leader<'a> {
         let shared = self.shared;
         shared.check_writable()?;
         let view = shared.view.load_full();
-        self.group.refuse(|write| {
-            let gone = write.families.iter().any(|family| view.family(*family).is_err());
-            gone.then_some(Error::FamilyDropped)
-        });
+        self.group
+            .refuse(|write| write.families.iter().find_map(|family| view.family(*family).err()));
         if self.group.members().is_empty() {
             return Ok(None);
         }
@@ -151,7 +152,9 @@ impl<'a> Leader<'a> {
         let header = batch::encode_header(first_sequence, count_field);
         parts.push(&header);
         parts.extend(members.iter().map(|member| member.write().batch.encoded_ops()));
-        if let Err(error) = log.append(&parts) {
+        let durability = members.iter().map(|member| member.write().durability).max();
+        let durability = durability.expect("a group has a member");
+        if let Err(error) = log.append(&parts, durability, members.len() as u64) {
             let failed = log.has_failed();
             drop(log);
             // A full device before anything was written leaves the log as it was.
@@ -162,7 +165,7 @@ impl<'a> Leader<'a> {
             let family = view.family(*family).expect("families cannot vanish under the baton");
             family.active.note_record(segment);
         }
-        let synced = members.iter().any(|member| member.write().synced);
+        let synced = durability == Durability::Synced;
         let sync = if synced { Some(log.sync_point()?) } else { None };
         let ahead = log.wants_attention();
         drop(log);

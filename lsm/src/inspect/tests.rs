@@ -58,7 +58,7 @@ fn append(wal: &mut Wal, sequence: u64) {
     batch.delete("gone");
     let header = batch::encode_header(sequence, batch.count());
     wal.append(&[&header, batch.encoded_ops()]).unwrap();
-    let point = wal.sync_point();
+    let point = wal.sync_point().unwrap();
     point.sync().unwrap();
     wal.note_synced(&point);
 }

@@ -187,8 +187,9 @@ impl VersionSet {
         let added = edit.added.iter().map(|(id, _, _)| *id);
         let logs = edit.family_logs.iter().map(|log| log.family);
         let dropped = edit.dropped_families.iter().copied();
-        if !removed.chain(added).chain(logs).chain(dropped).all(is_known) {
-            return Err(Error::FamilyDropped);
+        let mut named = removed.chain(added).chain(logs).chain(dropped);
+        if let Some(id) = named.find(|id| !is_known(*id)) {
+            return Err(Error::FamilyDropped { id });
         }
         edit.next_file_number = Some(self.numbers.peek());
         let tables = edit.added.iter().map(|(_, _, file)| file.largest_sequence);

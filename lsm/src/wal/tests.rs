@@ -90,7 +90,7 @@ impl Log {
     }
 
     fn sync(&mut self) -> Result<()> {
-        let point = self.wal.sync_point();
+        let point = self.wal.sync_point().unwrap();
         point.sync()?;
         self.wal.note_synced(&point);
         Ok(())

@@ -417,8 +417,8 @@ fn an_edit_about_a_dropped_family_does_nothing_and_harms_nothing() {
     assert_eq!(set.obsolete().take(), [FileName::Table(number)]);
     let late = write_table(&*env, &set, ("a", "z", 2)).unwrap();
     let late = VersionEdit { added: vec![(1, 0, late)], ..VersionEdit::default() };
-    assert!(matches!(set.log_and_apply(late), Err(Error::FamilyDropped)));
-    assert!(matches!(set.log_and_apply(drop_users), Err(Error::FamilyDropped)));
+    assert!(matches!(set.log_and_apply(late), Err(Error::FamilyDropped { .. })));
+    assert!(matches!(set.log_and_apply(drop_users), Err(Error::FamilyDropped { .. })));
     let _ = set.log_and_apply(VersionEdit::default()).unwrap();
     let again = recover(&env).unwrap();
     assert_eq!(again.families().count(), 1);

@@ -100,7 +100,7 @@ fn a_failed_sync_outside_the_log_lock_stops_the_log() {
     let env = new_env();
     let mut log = Log::new(&env);
     log.append().unwrap();
-    let point = log.wal.sync_point();
+    let point = log.wal.sync_point().unwrap();
     env.cut_power();
     let error = point.sync().unwrap_err();
     let first = log.wal.fail(error).to_string();
@@ -135,7 +135,7 @@ fn a_sync_point_of_an_older_segment_moves_no_watermark() {
     for _ in 0..5 {
         log.append().unwrap();
     }
-    let point = log.wal.sync_point();
+    let point = log.wal.sync_point().unwrap();
     log.rotate().unwrap();
     point.sync().unwrap();
     log.wal.note_synced(&point);
@@ -257,7 +257,7 @@ fn threads_that_append_sync_and_switch_leave_a_clean_log() {
                     let (point, next) = {
                         let mut log = log.lock();
                         log.append().unwrap();
-                        (log.wal.sync_point(), log.next)
+                        (log.wal.sync_point().unwrap(), log.next)
                     };
                     if round % 3 == thread {
                         point.sync().unwrap();
