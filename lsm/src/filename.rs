@@ -6,6 +6,10 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+/// The largest number in the name of a file that may be ours. No counter comes so far, and the
+/// format has numbers beyond it, so that a stray name cannot use up the numbers that are left.
+pub(crate) const MAX_NUMBER: u64 = 1 << 55;
+
 /// A file of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum FileName {
@@ -41,7 +45,8 @@ impl FileName {
         }
     }
 
-    /// The file that `name` stands for; `None` for a foreign name, which is never touched.
+    /// The file that `name` stands for; `None` for a foreign name, which is never touched. A
+    /// number that no counter reaches makes a name foreign.
     pub(crate) fn parse(name: &OsStr) -> Option<Self> {
         let name = name.to_str()?;
         let parsed = match name {
@@ -64,7 +69,7 @@ impl FileName {
 }
 
 fn number(digits: &str) -> Option<u64> {
-    digits.parse().ok()
+    digits.parse().ok().filter(|number| (1..=MAX_NUMBER).contains(number))
 }
 
 #[cfg(test)]
@@ -73,7 +78,7 @@ mod tests {
 
     #[test]
     fn names_come_back_as_the_numbers_they_were_made_from() {
-        for number in [0, 1, 999_999, 1_000_000, u64::MAX] {
+        for number in [1, 999_999, 1_000_000, MAX_NUMBER] {
             for file in [FileName::Log(number), FileName::Table(number), FileName::Manifest(number)]
             {
                 assert_eq!(FileName::parse(OsStr::new(&file.name())), Some(file));
@@ -100,6 +105,9 @@ mod tests {
             "MANIFEST-x",
             "current",
             "000018446744073709551616.log",
+            "000000.log",
+            "36028797018963969.sst",
+            "MANIFEST-18446744073709551615",
         ] {
             assert_eq!(FileName::parse(OsStr::new(name)), None, "{name}");
         }

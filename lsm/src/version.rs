@@ -33,7 +33,8 @@ use level::LevelCursor;
 
 pub(crate) use crate::batch::FamilyId;
 pub(crate) use edit::{FamilyLog, MAX_FAMILY_NAME, VersionEdit};
-pub(crate) use set::{FamilyVersions, Installed, VersionSet, may_be_ours};
+pub(crate) use manifest::Claims;
+pub(crate) use set::{FamilyVersions, Installed, VersionSet};
 
 /// Levels of a family.
 pub(crate) const LEVELS: usize = 7;

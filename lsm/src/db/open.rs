@@ -30,9 +30,7 @@ use crate::record::RecordReader;
 use crate::stats::{Counters, RecoveryReport};
 use crate::table::BlockCache;
 use crate::table_cache::TableCache;
-use crate::version::{
-    FamilyId, FamilyLog, FamilyVersions, LEVELS, VersionEdit, VersionSet, may_be_ours,
-};
+use crate::version::{Claims, FamilyId, FamilyLog, VersionEdit, VersionSet};
 use crate::wal::{Spare, Wal, WalOptions};
 use crate::{CfOptions, Clock, Error, Options, Result, SystemClock};
 
@@ -163,6 +161,17 @@ impl DbBuilder {
     }
 }
 
+/// What the manifests of a directory lay claim to.
+#[derive(Debug, Default)]
+struct Claimed {
+    tables: HashSet<u64>,
+    log_floor: u64,
+    /// Whether the end of one was left out.
+    is_cut: bool,
+    /// Manifests without a first state.
+    never_begun: HashSet<u64>,
+}
+
 /// An open under way, with the lock held and the manifest read.
 struct Opening {
     builder: DbBuilder,
@@ -232,42 +241,56 @@ impl Opening {
         }
     }
 
-    /// Removes, on a full device, what the durable manifest and its logs do not need; whether
-    /// there was anything. If the manifest has an end that was left out, tables stay: an edit
-    /// there may name them and surface at the next open.
+    /// Removes, on a full device, what no manifest ever laid claim to; whether there was anything.
+    ///
+    /// Nothing here is trusted to be durable, also not what a sync says now: after a failed one,
+    /// by whatever process, the pages count as written although the device has the old bytes. So
+    /// any prefix of the edits that can be read, and any of the manifests that are there, may turn
+    /// out to be the state after a power loss, and what one of them names stays. What goes is what
+    /// a crash left of flushes, compactions and opens that never came to an edit.
     fn make_space(&self) -> Result<bool> {
         let DbBuilder { env, path, .. } = &self.builder;
         let (Some(current), _) = self.versions.manifest() else { return Ok(false) };
-        let needed = self.needed_tables();
-        let tables_may_go = self.versions.cut().is_none();
-        let floor = self.versions.log_floor();
+        let entries = env.list(path)?.into_iter().filter(|entry| !entry.is_dir);
+        let files: Vec<FileName> =
+            entries.filter_map(|entry| FileName::parse(&entry.name)).collect();
+        let Some(claimed) = self.claimed(&files, current)? else { return Ok(false) };
         let is_left_over = |file: &FileName| match *file {
-            FileName::Table(number) => tables_may_go && !needed.contains(&number),
-            FileName::Manifest(number) => number != current,
-            FileName::Log(number) => number < floor,
+            FileName::Table(number) => !claimed.is_cut && !claimed.tables.contains(&number),
+            FileName::Manifest(number) => claimed.never_begun.contains(&number),
+            FileName::Log(number) => number < claimed.log_floor,
             FileName::CurrentTemp => true,
             FileName::Current | FileName::Lock => false,
         };
-        let entries = env.list(path)?.into_iter().filter(|entry| !entry.is_dir);
-        let files = entries.filter_map(|entry| FileName::parse(&entry.name));
-        let left_over: Vec<FileName> =
-            files.filter(|file| may_be_ours(*file) && is_left_over(file)).collect();
-        if left_over.is_empty() {
-            return Ok(false);
-        }
-        // A killed process leaves edits, and a switch of CURRENT, that a power loss may still take
-        // back. What they do not need any more may go only when they are durable.
-        env.open_rw(&FileName::Manifest(current).path(path))?.sync()?;
-        env.sync_dir(path)?;
-        let removed = left_over.iter().filter(|file| env.remove(&file.path(path)).is_ok());
+        let left_over = files.iter().filter(|file| is_left_over(file));
+        let removed = left_over.filter(|file| env.remove(&file.path(path)).is_ok());
         Ok(removed.count() > 0)
     }
 
-    fn needed_tables(&self) -> HashSet<u64> {
-        let levels = |family: FamilyVersions| {
-            (0..LEVELS).flat_map(move |level| family.current.files(level).to_vec())
-        };
-        self.versions.families().flat_map(levels).map(|file| file.number).collect()
+    /// What all manifests among `files` lay claim to together; `None` if one is damaged, so that
+    /// nobody can say.
+    fn claimed(&self, files: &[FileName], current: u64) -> Result<Option<Claimed>> {
+        let DbBuilder { env, path, .. } = &self.builder;
+        let mut all = Claimed { log_floor: u64::MAX, ..Claimed::default() };
+        for file in files {
+            let FileName::Manifest(number) = *file else { continue };
+            match Claims::read(&**env, path, number) {
+                Ok(Some(claims)) => {
+                    all.tables.extend(claims.tables);
+                    all.log_floor = all.log_floor.min(claims.log_floor);
+                    all.is_cut |= claims.is_cut;
+                }
+                // An open that came no further; `CURRENT` is switched only after the first state.
+                Ok(None) if number > current => {
+                    all.never_begun.insert(number);
+                }
+                Ok(None) | Err(Error::Corruption { .. } | Error::UnsupportedVersion { .. }) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(all))
     }
 
     /// Steps 4 and 5: makes what was recovered durable, as the new state.

@@ -1,6 +1,7 @@
 //! The manifest file: a file of records, the first of which holds a whole state and each later
 //! one an edit. Each edit is synced before the next is appended.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use treering_env::{Env, ErrorKind, FileKind};
@@ -83,10 +84,33 @@ pub(crate) struct Manifest {
     pub(crate) cut: Option<Cut>,
 }
 
+/// What a manifest lays claim to, whichever of its edits turn out to be durable.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    /// Every table that an edit adds or removes.
+    pub(crate) tables: HashSet<u64>,
+    /// The oldest log segment that its first state needs.
+    pub(crate) log_floor: u64,
+    /// Whether the end was left out: an edit there may lay claim to more.
+    pub(crate) is_cut: bool,
+}
+
+impl Claims {
+    /// Reads what manifest `number` lays claim to; `None` if its first state is not there, so
+    /// that `CURRENT` never named it.
+    pub(crate) fn read(env: &dyn Env, dir: &Path, number: u64) -> Result<Option<Self>> {
+        let path = FileName::Manifest(number).path(dir);
+        let mut reading = Reading::new(&path, number);
+        let cut = reading.run(RecordReader::open(env, &path)?)?;
+        let Some(log_floor) = reading.first_log_floor else { return Ok(None) };
+        Ok(Some(Self { tables: reading.tables, log_floor, is_cut: cut.is_some() }))
+    }
+}
+
 /// Reads manifest `number`, which `CURRENT` names.
 pub(crate) fn read(env: &dyn Env, dir: &Path, number: u64) -> Result<Manifest> {
     let path = FileName::Manifest(number).path(dir);
-    let mut records = match RecordReader::open(env, &path) {
+    let records = match RecordReader::open(env, &path) {
         Ok(records) => records,
         Err(Error::Io(error)) if error.kind() == ErrorKind::NotFound => {
             let name = FileName::Manifest(number).name();
@@ -95,19 +119,11 @@ pub(crate) fn read(env: &dyn Env, dir: &Path, number: u64) -> Result<Manifest> {
         }
         Err(error) => return Err(error),
     };
-    let mut reading = Reading { path: path.clone(), number, state: State::empty(), edits: 0 };
-    while let Some(record) = records.read_next()? {
-        reading.record(record.kind, record.offset, record.payload)?;
-    }
-    let evidence = records.evidence(None)?;
-    // The tail policy of the options is about the log: whatever an unsynced edit changed is
-    // still in the log, or in files that no durable edit names.
-    let policy = TailPolicy::TruncateUnwitnessed;
-    let bounds = Bounds { successor_end: None, recorded_end: None, is_newest: true, policy };
-    let cut = settle(&path, &evidence, &bounds)?;
-    if reading.edits == 0 {
+    let mut reading = Reading::new(&path, number);
+    let cut = reading.run(records)?;
+    if reading.first_log_floor.is_none() {
         // It was synced with its first state before CURRENT named it.
-        return Err(Error::corruption(&path, evidence.offset, "the manifest has no first state"));
+        return Err(Error::corruption(&path, reading.end, "the manifest has no first state"));
     }
     if !reading.state.families.contains_key(&0) {
         return Err(Error::corruption(&path, None, "no family has the id 0"));
@@ -119,10 +135,34 @@ struct Reading {
     path: PathBuf,
     number: u64,
     state: State,
-    edits: u64,
+    /// Where the valid records end.
+    end: u64,
+    /// That of the first state, once it was read.
+    first_log_floor: Option<u64>,
+    /// Every table that was added or removed.
+    tables: HashSet<u64>,
 }
 
 impl Reading {
+    fn new(path: &Path, number: u64) -> Self {
+        let (path, state) = (path.to_path_buf(), State::empty());
+        Self { path, number, state, end: 0, first_log_floor: None, tables: HashSet::new() }
+    }
+
+    /// Reads all edits; returns what was left out at the end.
+    fn run(&mut self, mut records: RecordReader) -> Result<Option<Cut>> {
+        while let Some(record) = records.read_next()? {
+            self.record(record.kind, record.offset, record.payload)?;
+        }
+        let evidence = records.evidence(None)?;
+        self.end = evidence.offset;
+        // The tail policy of the options is about the log: whatever an unsynced edit changed is
+        // still in the log, or in files that no durable edit names.
+        let policy = TailPolicy::TruncateUnwitnessed;
+        let bounds = Bounds { successor_end: None, recorded_end: None, is_newest: true, policy };
+        settle(&self.path, &evidence, &bounds)
+    }
+
     fn record(&mut self, kind: RecordType, offset: u64, payload: &[u8]) -> Result<()> {
         let broken = |what: &'static str| Err(Error::corruption(&self.path, offset, what));
         match kind {
@@ -147,11 +187,13 @@ impl Reading {
             Err(EditError::Malformed(what)) => return Err(broken(what)),
             Err(EditError::Unsupported(found)) => return Err(self.unsupported(found)),
         };
-        if edit.format.is_some() != (self.edits == 0) {
+        if edit.format.is_some() != self.first_log_floor.is_none() {
             return Err(broken("a whole state, and only that, begins a manifest"));
         }
         self.state.apply(&edit).map_err(broken)?;
-        self.edits += 1;
+        self.first_log_floor.get_or_insert(self.state.log_floor());
+        self.tables.extend(edit.removed.iter().map(|(_, _, number)| number));
+        self.tables.extend(edit.added.iter().map(|(_, _, file)| file.number));
         Ok(())
     }
 

@@ -21,17 +21,13 @@ use std::sync::Arc;
 
 use treering_env::Env;
 
-use super::edit::{FamilyLog, MAX_FILE_NUMBER};
+use super::edit::FamilyLog;
 use super::manifest::{self, ManifestWriter};
 use super::state::State;
 use super::{FamilyId, FileMeta, FileNumbers, ObsoleteFiles, Version, VersionEdit, current};
 use crate::filename::FileName;
 use crate::record::{Cut, SegmentFact};
 use crate::{Error, Result};
-
-/// A stray file with a larger number is foreign: we never count that far, and a number near the
-/// format's limit must not use up the numbers that are left.
-const MAX_STRAY_NUMBER: u64 = MAX_FILE_NUMBER / 2;
 
 /// The default family's name.
 pub(crate) const DEFAULT_FAMILY: &str = "default";
@@ -334,7 +330,7 @@ impl VersionSet {
         for entry in self.env.list(&self.dir)? {
             let name = FileName::parse(&entry.name).filter(|_| !entry.is_dir);
             let Some(name) = name else { continue };
-            if may_be_ours(name) && is_leftover(name) {
+            if is_leftover(name) {
                 names.push(name);
             }
         }
@@ -342,22 +338,14 @@ impl VersionSet {
     }
 }
 
-/// Whether a file of that name is one that we may have made: a number that no counter reached
-/// makes it foreign, and foreign files are never touched.
-pub(crate) fn may_be_ours(name: FileName) -> bool {
-    match name {
-        FileName::Current | FileName::CurrentTemp | FileName::Lock => true,
-        FileName::Log(_) | FileName::Table(_) | FileName::Manifest(_) => number_of(name).is_some(),
-    }
-}
-
-/// The number in a name that may be ours.
+/// The number in a name.
 fn number_of(name: FileName) -> Option<u64> {
-    let (FileName::Log(number) | FileName::Table(number) | FileName::Manifest(number)) = name
-    else {
-        return None;
-    };
-    (number <= MAX_STRAY_NUMBER).then_some(number)
+    match name {
+        FileName::Log(number) | FileName::Table(number) | FileName::Manifest(number) => {
+            Some(number)
+        }
+        FileName::Current | FileName::CurrentTemp | FileName::Lock => None,
+    }
 }
 
 fn check_table(env: &dyn Env, dir: &Path, table: &FileMeta) -> Result<()> {

@@ -352,7 +352,7 @@ fn numbers_go_beyond_stray_files_and_foreign_names_are_left_alone() {
         replace(&*env, name, b"half a file");
     }
     let foreign = ["._000012.sst", "notes.txt", "000012.sst.bak", "12.log"];
-    let huge = [FileName::Table(u64::MAX), FileName::Log(MAX_STRAY_NUMBER + 1)];
+    let huge = [FileName::Table(u64::MAX), FileName::Log(crate::filename::MAX_NUMBER + 1)];
     for name in foreign.iter().map(|name| (*name).to_owned()).chain(huge.map(FileName::name)) {
         env.create(&dir().join(name), FileKind::Other).unwrap().finish().unwrap();
     }

@@ -13,10 +13,6 @@ use crate::{Error, Result};
 
 use super::ReplayPlan;
 
-/// A file with a larger number is foreign: nobody counts that far, and a stray name must not use up
-/// the numbers that are left.
-const MAX_NUMBER: u64 = 1 << 55;
-
 /// The segments of a directory, by number.
 #[derive(Debug)]
 pub(super) struct Survey {
@@ -71,9 +67,6 @@ impl Survey {
                 Some(FileName::Table(number) | FileName::Manifest(number)) => (number, false),
                 Some(FileName::Current | FileName::CurrentTemp | FileName::Lock) | None => continue,
             };
-            if number > MAX_NUMBER {
-                continue;
-            }
             survey.highest_file_number = survey.highest_file_number.max(number);
             if is_log && number >= plan.from_number {
                 let path = FileName::Log(number).path(dir);
