@@ -6,10 +6,10 @@
 //! 2. `versions`, the manifest lock: edits are made durable and shown one after another. It is the
 //!    one lock that is held while a device is waited for, by those whose edits must wait anyway;
 //! 3. `state`, the state lock: families, snapshots, jobs. Never held over I/O; or `log`, the log
-//!    lock: held over the append to the log, the switch of segments, and the preparing of the next
-//!    step where the log thread did not keep up, which both wait for the device; never over the
-//!    sync of what was appended to the newest segment. Whoever holds one of the two does not take
-//!    the other, so that the state lock never waits for a device behind the log lock.
+//!    lock: held over the append to the log, never over a sync or the preparing of space. Whoever
+//!    holds one of the two does not take the other, so that the state lock never waits for a write
+//!    behind the log lock;
+//! 4. the queue of obsolete files and the bell of the log thread, which may be taken under any.
 //!
 //! Readers take none of them: they load `view` and `visible`. Whoever changes what others wait
 //! for does it under the state lock and notifies `changed`.

@@ -1,7 +1,7 @@
 //! The write-ahead log: numbered segments of records, each prepared before it is begun
 //! (`docs/format/wal.md`).
 //!
-//! A [`Spare`] is a prepared file that means nothing yet. [`Wal::begin`] and [`Wal::rotate`] make
+//! A [`Spare`] is a prepared file that means nothing yet. [`Wal::begin`] and [`Ended::begin`] make
 //! it the newest segment; [`replay`] reads all segments back and changes nothing on disk.
 //!
 //! Invariants:
@@ -47,6 +47,30 @@ pub(crate) struct Rotation {
     pub(crate) begun: SegmentFact,
 }
 
+/// A segment that was ended and not synced yet: what the next one needs. The switch goes on without
+/// the log lock: [`Ended::point`] is synced and noted, then [`Ended::begin`] starts the next.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    point: SyncPoint,
+    closed: SegmentFact,
+    predecessor: Predecessor,
+}
+
+impl Ended {
+    /// The sync that must succeed before the next segment begins.
+    pub(crate) fn point(&self) -> &SyncPoint {
+        &self.point
+    }
+
+    /// Begins `spare`, which the end record names. The ended segment is synced by now.
+    pub(crate) fn begin(&self, spare: Spare) -> Result<(Wal, Rotation)> {
+        let first_wal_seq = self.predecessor.last_wal_seq + 1;
+        let next = Wal::begin(spare, Some(self.predecessor), first_wal_seq)?;
+        let rotation = Rotation { closed: self.closed, begun: next.fact };
+        Ok((next, rotation))
+    }
+}
+
 /// The newest segment, being appended to. Used under the log lock.
 #[derive(Debug)]
 pub(crate) struct Wal {
@@ -54,6 +78,8 @@ pub(crate) struct Wal {
     fact: SegmentFact,
     prepared: u64,
     options: WalOptions,
+    /// Whether the end record is written: nothing may follow it.
+    ended: bool,
     /// The end of the last data record; zero while there is none.
     data_end: u64,
     /// The watermark that the last record carries.
@@ -85,14 +111,14 @@ impl Wal {
         let Spare { file, options, .. } = spare;
         let writer = RecordWriter::begin(file, fact.epoch, first_wal_seq, &begin)?;
         let prepared = fact.prepared;
-        Ok(Self { writer, fact, prepared, options, data_end: 0, witnessed: 0 })
+        Ok(Self { writer, fact, prepared, options, ended: false, data_end: 0, witnessed: 0 })
     }
 
     /// Appends one write batch as one record, with one write, and flushes it; what was buffered
     /// before goes with it.
     ///
-    /// If the space prepared ahead does not suffice, more is prepared here first. When that finds
-    /// the device full the error is `NoSpace`, nothing was applied and the log goes on
+    /// If the space prepared ahead does not suffice, more is prepared here first; the database does
+    /// that before, without the log lock ([`Self::missing_room`]). When that finds the device full the error is `NoSpace`, nothing was applied and the log goes on
     /// ([`Self::failure`] is `None`). Every other error stops the log: see [`Self::failure`].
     pub(crate) fn append(&mut self, payload: &[&[u8]]) -> Result<Appended> {
         self.append_data(payload, None)
@@ -107,7 +133,7 @@ impl Wal {
 
     fn append_data(&mut self, payload: &[&[u8]], buffered: Option<u64>) -> Result<Appended> {
         let length: usize = payload.iter().map(|part| part.len()).sum();
-        self.make_room(record_size(length as u64))?;
+        self.make_room(length as u64)?;
         self.witnessed = self.writer.watermark();
         let appended = match buffered {
             None => self.writer.append(RecordType::Data, payload),
@@ -138,29 +164,31 @@ impl Wal {
     pub(crate) fn marker(&mut self) -> Result<Appended> {
         let watermark = self.writer.watermark();
         let payload = watermark.to_le_bytes();
-        self.make_room(record_size(payload.len() as u64))?;
+        self.make_room(payload.len() as u64)?;
         self.witnessed = watermark;
         self.writer.append(RecordType::Marker, &[&payload])
     }
 
-    /// Makes sure that a record of `size` bytes and an end record fit into prepared space.
-    fn make_room(&mut self, size: u64) -> Result<()> {
+    /// What must be prepared before a record with a payload of `length` bytes can be appended;
+    /// `None` if it fits into what is there. To be run without the log lock, and noted.
+    pub(crate) fn missing_room(&self, length: u64) -> Option<PrepareJob> {
+        let needed = self.writer.end() + record_size(length) + END_RECORD;
+        (needed > self.prepared).then(|| {
+            let target = self.options.step_end(needed - 1);
+            PrepareJob::new(self.writer.handle(), self.fact.number, target)
+        })
+    }
+
+    /// Makes sure that a record with a payload of `length` bytes and an end record fit into
+    /// prepared space.
+    fn make_room(&mut self, length: u64) -> Result<()> {
+        assert!(!self.ended, "no record follows an end record");
         if let Some(failure) = self.writer.failure() {
             return Err(failure.clone());
         }
-        let needed = self.writer.end() + size + END_RECORD;
-        if needed <= self.prepared {
-            return Ok(());
-        }
-        let target = self.options.step_end(needed - 1);
-        match self.writer.handle().prepare(target) {
-            Ok(()) => {
-                self.prepared = target;
-                Ok(())
-            }
-            Err(error) if is_full_before_sync(&error) => Err(Error::NoSpace(error)),
-            Err(error) => Err(self.writer.fail(Error::from(error))),
-        }
+        let Some(job) = self.missing_room(length) else { return Ok(()) };
+        let outcome = job.run();
+        self.note_prepared(&job, outcome)?.map_or(Ok(()), |full| Err(Error::NoSpace(full)))
     }
 
     /// Whether a batch of `length` bytes should go into this segment. A batch larger than a
@@ -176,24 +204,36 @@ impl Wal {
         self.writer.end() >= self.options.segment_size / 2
     }
 
-    /// Ends this segment and goes on in `spare`: end record, sync, first record of the next.
-    ///
-    /// Waits for the device; a [`SyncPoint`] synced shortly before, without the log lock, leaves
-    /// little to wait for. An error stops the log.
-    pub(crate) fn rotate(&mut self, spare: Spare) -> Result<Rotation> {
+    /// Ends this segment with a record that names `spare` as the next, and flushes it. The rest of
+    /// the switch is up to [`Ended`]; until it is done nothing can be appended. An error stops the
+    /// log.
+    pub(crate) fn end_before(&mut self, spare: &Spare) -> Result<Ended> {
+        assert!(!self.ended, "a segment ends once");
         let successor =
             Successor { number: spare.number(), epoch: spare.epoch(), prepared: spare.prepared() };
         assert!(successor.number > self.fact.number, "segments are numbered in order");
         let end = End { successor: Some(successor) };
         self.writer.append(RecordType::End, &[&end.encode()])?;
-        self.writer.sync()?;
-        let closed = self.closed_fact();
-        let predecessor = self.as_predecessor();
-        match Self::begin(spare, Some(predecessor), predecessor.last_wal_seq + 1) {
-            Ok(next) => *self = next,
-            Err(error) => return Err(self.writer.fail(error)),
+        self.ended = true;
+        let (closed, predecessor) = (self.closed_fact(), self.as_predecessor());
+        Ok(Ended { point: self.sync_point()?, closed, predecessor })
+    }
+
+    /// The whole switch.
+    #[cfg(test)]
+    pub(crate) fn rotate(&mut self, spare: Spare) -> Result<Rotation> {
+        let ended = self.end_before(&spare)?;
+        if let Err(error) = ended.point().sync() {
+            return Err(self.fail(error));
         }
-        Ok(Rotation { closed, begun: self.fact })
+        self.note_synced(ended.point());
+        match ended.begin(spare) {
+            Ok((next, rotation)) => {
+                *self = next;
+                Ok(rotation)
+            }
+            Err(error) => Err(self.fail(error)),
+        }
     }
 
     /// Ends the log in order: everything synced, an end record that proves it, synced too; then
@@ -241,6 +281,7 @@ impl Wal {
         let ahead = self.prepared - self.writer.end();
         let wanted = ahead < self.options.prepare_step
             && self.prepared < self.options.segment_size
+            && !self.ended
             && self.writer.failure().is_none();
         wanted.then(|| {
             let target = self.options.step_end(self.prepared);
@@ -248,22 +289,22 @@ impl Wal {
         })
     }
 
-    /// Takes the outcome of a preparation. A full device is no failure of the log: the append
-    /// that needs the space will say so.
+    /// Takes the outcome of a preparation. A full device is no failure of the log, and returned
+    /// beside one: only an append that needs the space is concerned.
     pub(crate) fn note_prepared(
         &mut self,
         job: &PrepareJob,
         outcome: treering_env::Result<()>,
-    ) -> Result<()> {
+    ) -> Result<Option<treering_env::Error>> {
         if job.number() != self.fact.number {
-            return Ok(());
+            return Ok(None);
         }
         match outcome {
             Ok(()) => self.prepared = self.prepared.max(job.target()),
-            Err(error) if is_full_before_sync(&error) => {}
+            Err(error) if is_full_before_sync(&error) => return Ok(Some(error)),
             Err(error) => return Err(self.writer.fail(Error::from(error))),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The newest segment's number.

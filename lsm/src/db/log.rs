@@ -1,7 +1,9 @@
 //! The log as the database uses it: numbers for operations, segments, spares and syncs.
 //!
-//! Everything in [`Log`] is under the log lock. Appends and the switch of segments run under it;
-//! syncs of the newest segment, zero-filling and the making of spares do not.
+//! Everything in [`Log`] is under the log lock. Appends run under it, each one write that the
+//! operating system takes; whatever waits for the device does not: syncs, zero-filling, the making
+//! of spares, and the switch of segments, which takes the lock twice for a moment. Whoever appends
+//! or switches holds the baton, so nothing comes in between.
 
 use std::collections::VecDeque;
 
@@ -9,7 +11,7 @@ use super::Shared;
 use crate::filename::FileName;
 use crate::key::MAX_SEQUENCE;
 use crate::record::SegmentFact;
-use crate::wal::{Spare, SyncPoint, Wal};
+use crate::wal::{Rotation, Spare, SyncPoint, Wal};
 use crate::{Durability, Error, Result};
 
 /// Bytes of a marker's payload: a watermark.
@@ -147,43 +149,60 @@ impl Log {
         None
     }
 
-    fn rotate(&mut self, spare: Spare) -> Result<()> {
-        let rotation = self.wal()?.rotate(spare)?;
+    /// Goes on in the segment `next`. Returns the spare if it is of no use any more, because it is
+    /// older: then `next` was made while the log thread was still at work on it.
+    fn go_on(&mut self, next: Wal, rotation: Rotation) -> Option<Spare> {
         let end = rotation.closed.end.expect("a closed segment has an end").end;
         self.closed.push_back((rotation.closed.number, end));
         self.facts.extend([rotation.closed, rotation.begun]);
-        Ok(())
+        let number = next.number();
+        self.wal = Some(next);
+        self.spare.take_if(|spare| spare.number() < number)
     }
 }
 
 impl Shared {
-    /// Makes sure that a record with a payload of `length` bytes goes into a segment it fits in;
-    /// the caller holds the baton.
+    /// Makes sure that a record with a payload of `length` bytes goes into a segment it fits in,
+    /// and into prepared space of it; the caller holds the baton.
     ///
-    /// A spare that cannot be made fails the caller's batch and nothing else: nothing of the log
-    /// was touched. A failed switch poisons.
+    /// A spare that cannot be made, or space that is not there, fails the caller's batch and
+    /// nothing else: nothing of the log was touched. A failed switch poisons.
     pub(crate) fn ensure_log_room(&self, length: usize) -> Result<()> {
-        let (point, spare) = {
-            let mut log = self.log.lock();
-            if log.wal()?.fits(length as u64) {
-                return Ok(());
-            }
-            drop(log);
-            let point = self.log_point()?;
-            (point, self.log.lock().spare.take())
-        };
-        let spare = match spare {
+        let length = length as u64;
+        let fits = self.on_log(|log| log.wal().map(|wal| wal.fits(length)))?;
+        if !fits {
+            self.switch_log()?;
+        }
+        let job = self.on_log(|log| log.wal().map(|wal| wal.missing_room(length)))?;
+        let Some(job) = job else { return Ok(()) };
+        let outcome = job.run();
+        let full = self.on_log(|log| log.wal()?.note_prepared(&job, outcome))?;
+        full.map_or(Ok(()), |full| Err(Error::NoSpace(full)))
+    }
+
+    fn switch_log(&self) -> Result<()> {
+        let ready = self.log.lock().spare.take();
+        let spare = match ready {
             Some(spare) => spare,
             None => self.new_spare()?,
         };
-        // The switch syncs the old segment under the log lock; this leaves it next to nothing.
-        self.sync_log(&point)?;
-        let result = {
-            let mut log = self.log.lock();
-            log.rotate(spare)
+        let ended = self.on_log(|log| log.wal()?.end_before(&spare))?;
+        self.sync_log(ended.point())?;
+        let useless = match ended.begin(spare) {
+            Ok((next, rotation)) => self.log.lock().go_on(next, rotation),
+            Err(error) => {
+                let error = match self.log.lock().wal() {
+                    Ok(wal) => wal.fail(error),
+                    Err(_) => error,
+                };
+                return Err(self.poison(error));
+            }
         };
         self.stats.log_switches.add(1);
-        result.map_err(|error| self.poison(error))
+        if let Some(spare) = useless {
+            spare.discard(&*self.env);
+        }
+        Ok(())
     }
 
     fn new_spare(&self) -> Result<Spare> {
@@ -268,16 +287,8 @@ impl Shared {
         };
         if let Some(job) = job {
             let outcome = job.run();
-            let done = outcome.is_ok();
-            let noted = match self.log.lock().wal() {
-                Ok(wal) => wal.note_prepared(&job, outcome),
-                Err(_) => return false,
-            };
-            if let Err(error) = noted {
-                self.poison(error);
-                return false;
-            }
-            return done;
+            let noted = self.on_log(|log| log.wal()?.note_prepared(&job, outcome));
+            return matches!(noted, Ok(None));
         }
         if !wants_spare {
             return false;
@@ -329,14 +340,25 @@ mod tests {
         let options = WalOptions { segment_size: 64 << 10, prepare_step: 4 << 10 };
         let spare = |number| Spare::create(&env, dir, number, &options).unwrap();
         let mut log = Log::new(Wal::begin(spare(1), None, 1).unwrap(), 0);
+        let switch = |log: &mut Log, spare: Spare| {
+            let ended = log.wal().unwrap().end_before(&spare).unwrap();
+            ended.point().sync().unwrap();
+            let (next, rotation) = ended.begin(spare).unwrap();
+            log.go_on(next, rotation)
+        };
         let late = spare(2);
-        log.rotate(spare(3)).unwrap();
+        assert!(switch(&mut log, spare(3)).is_none());
         let late = log.keep_spare(late).expect("it is older than segment 3");
         late.discard(&env);
         assert!(log.keep_spare(spare(4)).is_none());
         assert!(log.keep_spare(spare(5)).is_some(), "there is one already");
         let next = log.spare.take().expect("spare 4 was kept");
-        log.rotate(next).unwrap();
+        switch(&mut log, next);
         assert_eq!(log.number().unwrap(), 4);
+        // The same, but that it was kept just before the switch.
+        assert!(log.keep_spare(spare(6)).is_none());
+        let late = switch(&mut log, spare(7)).expect("it is older than segment 7");
+        assert_eq!(late.number(), 6);
+        assert!(log.spare.is_none());
     }
 }
