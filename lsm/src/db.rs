@@ -55,6 +55,7 @@ use crate::table_cache::TableCache;
 use crate::version::{FileNumbers, ObsoleteFiles, VersionSet};
 use crate::wal::WalOptions;
 use crate::{CfOptions, Clock, Error, Options, ReadOptions, Result, WriteOptions};
+use background::Bell;
 use log::Log;
 use queue::{Turnstile, WriteQueue};
 use stall::Pressure;
@@ -98,7 +99,7 @@ pub(crate) struct Shared {
     /// Reads are refused too.
     closed: AtomicBool,
     lock: Mutex<Option<FileLock>>,
-    log_thread_due: AtomicBool,
+    log_bell: Arc<Bell>,
     work_is_left: AtomicBool,
     stats: Counters,
 }
@@ -134,6 +135,7 @@ impl Shared {
         self.view.store(Arc::new(state.view()));
         self.pressure.refresh(state);
         self.changed.notify_all();
+        self.log_bell.ring();
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod state;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -168,14 +169,31 @@ impl Drop for ObsoleteMark {
 ///
 /// A file is queued at most once. While the manifest's state is unknown (after a failed edit)
 /// nothing may be removed; the next open finds what was left.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct ObsoleteFiles {
     names: Mutex<Vec<FileName>>,
+    on_push: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for ObsoleteFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.names.lock().iter()).finish()
+    }
 }
 
 impl ObsoleteFiles {
     fn push(&self, name: FileName) {
         self.names.lock().push(name);
+        if let Some(tell) = self.on_push.get() {
+            tell();
+        }
+    }
+
+    /// Calls `tell` whenever a file is queued from now on, on the thread that was its last reader
+    /// and under whatever locks that one holds: it must take none that others wait under.
+    pub(crate) fn on_push(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let first = self.on_push.set(Box::new(tell)).is_ok();
+        assert!(first, "the queue has one listener");
     }
 
     /// Takes all names that are queued now.

@@ -5,13 +5,16 @@
 //! for the state to change; after a failure it waits longer each time.
 //!
 //! With none: the call that makes work necessary does it, on its own thread, when it holds
-//! nothing. One thread at a time runs it, so a database used by one thread is deterministic.
+//! nothing. One thread at a time runs it, so a database used by one thread is deterministic. The
+//! one other thing that does some of it is the end of an iterator, which removes the tables that
+//! it was the last to read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use treering_env as env;
 
 use super::Shared;
@@ -45,7 +48,38 @@ enum Duty {
 enum Work {
     Flush,
     Compact(PickedJob),
-    Log,
+}
+
+/// Calls one thread to work. A ring is never lost: one before the wait ends it at once. Its lock
+/// is the last of all, so that it may be rung with any other held.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Bell {
+    /// A bell that was rung once.
+    pub(crate) fn rung() -> Self {
+        Self { rung: Mutex::new(true), heard: Condvar::new() }
+    }
+
+    /// Ends the wait that runs, or else the next one.
+    pub(crate) fn ring(&self) {
+        let mut rung = self.rung.lock();
+        if !*rung {
+            *rung = true;
+            self.heard.notify_one();
+        }
+    }
+
+    fn wait(&self) {
+        let mut rung = self.rung.lock();
+        while !*rung {
+            self.heard.wait(&mut rung);
+        }
+        *rung = false;
+    }
 }
 
 impl Shared {
@@ -80,6 +114,7 @@ impl Shared {
     /// Ends the background threads and waits for them.
     pub(crate) fn stop_threads(&self, threads: Vec<JoinHandle<()>>) {
         self.closing.store(true, Ordering::SeqCst);
+        // Rings the bell too.
         self.wake_all();
         for thread in threads {
             // A thread that panicked has poisoned the database; there is nothing to add.
@@ -92,32 +127,60 @@ impl Shared {
         // Under the lock, or a thread between its check and its wait would miss it.
         let _state = self.state.lock();
         self.changed.notify_all();
+        self.log_bell.ring();
     }
 
-    /// Lets the log thread look whether there is something to prepare.
+    /// Lets the log thread look whether there is something to prepare or to remove.
     pub(crate) fn wake_log_thread(&self) {
-        if !self.inline() && !self.log_thread_due.swap(true, Ordering::SeqCst) {
-            self.wake_all();
+        self.log_bell.ring();
+    }
+
+    /// A reader is gone, which may have been the last one of an obsolete table.
+    pub(crate) fn after_reader(&self) {
+        if !self.inline() || self.obsolete.is_empty() {
+            return;
+        }
+        // Whoever has the turn removes files before it ends, or the next write does.
+        let Some(_turn) = self.inline_turn.try_lock() else { return };
+        // With the turn in hand, which a close takes once it has said that it closes: after that
+        // the directory may be somebody else's.
+        if !self.closing.load(Ordering::SeqCst) {
+            self.remove_obsolete();
         }
     }
 
     fn serve(&self, duty: Duty) {
         let guard = PanicGuard::of_thread(self);
+        if duty == Duty::Log {
+            self.serve_log();
+        } else {
+            self.serve_jobs(duty);
+        }
+        guard.disarm();
+    }
+
+    /// What the log thread does. It has a bell of its own: whoever drops the last reference to a
+    /// table may hold any lock, and a write that finds little space prepared ahead takes none.
+    fn serve_log(&self) {
+        loop {
+            self.log_bell.wait();
+            if self.closing.load(Ordering::SeqCst) {
+                return;
+            }
+            while self.check_poison().is_ok() && (self.prepare_log() || self.remove_obsolete()) {}
+        }
+    }
+
+    fn serve_jobs(&self, duty: Duty) {
         while let Some(work) = self.wait_for_work(duty) {
             let result = match work {
                 Work::Flush => self.flush_one().map(|_| ()),
                 Work::Compact(job) => self.run_compaction(job).map(|_| ()),
-                Work::Log => {
-                    self.log_thread_due.store(false, Ordering::SeqCst);
-                    while self.prepare_log() || self.remove_obsolete() {}
-                    Ok(())
-                }
             };
             if result.is_err() {
                 self.back_off(duty);
             }
         }
-        guard.disarm();
     }
 
     /// Waits until there is work for a thread, and picks it if that is a compaction; `None` when
@@ -141,10 +204,7 @@ impl Shared {
         match duty {
             Duty::Flush => state.next_to_flush().map(|_| Work::Flush),
             Duty::Compact => state.pick_compaction().map(Work::Compact),
-            Duty::Log => {
-                let due = self.log_thread_due.load(Ordering::SeqCst) || self.has_obsolete(state);
-                due.then_some(Work::Log)
-            }
+            Duty::Log => None,
         }
     }
 
@@ -234,10 +294,6 @@ impl Shared {
         }
     }
 
-    fn has_obsolete(&self, state: &State) -> bool {
-        !state.obsolete_logs.is_empty() || !self.obsolete.is_empty()
-    }
-
     /// Removes files that nobody needs; whether there were any. A file that cannot be removed is
     /// a left-over for the next open, never an error.
     pub(crate) fn remove_obsolete(&self) -> bool {
@@ -274,6 +330,12 @@ pub(crate) struct PanicGuard<'a> {
 }
 
 impl<'a> PanicGuard<'a> {
+    /// For a call that changes the log or the manifest on its caller's thread. To be made before
+    /// any lock is taken, so that none is held when it acts.
+    pub(crate) fn of_call(shared: &'a Shared) -> Self {
+        Self { shared, what: "a call that changed the log or the manifest panicked", job: None }
+    }
+
     fn of_thread(shared: &'a Shared) -> Self {
         Self { shared, what: "a background thread panicked", job: None }
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
+use super::background::PanicGuard;
 use super::state::{Family, State};
 use super::{Handle, Shared};
 use crate::batch::{DEFAULT_FAMILY, FamilyId, FamilyRef, WriteBatch};
@@ -35,6 +36,13 @@ impl Shared {
         self.check_writable()?;
         check_name(name)?;
         options.validate()?;
+        let guard = PanicGuard::of_call(self);
+        let result = self.create_family_guarded(name, options);
+        guard.disarm();
+        result
+    }
+
+    fn create_family_guarded(&self, name: &str, options: CfOptions) -> Result<FamilyId> {
         let mut versions = self.versions.lock();
         // Again under the manifest lock: see `apply`.
         self.check_writable()?;

@@ -145,11 +145,14 @@ impl Shared {
     /// memtable of that family is in tables now, up to the sequence number.
     ///
     /// [`Error::FamilyDropped`] and [`Error::Closed`]: nothing was done. Any other failure poisons.
-    pub(crate) fn apply(
-        &self,
-        mut edit: VersionEdit,
-        flushed: Option<(FamilyId, u64)>,
-    ) -> Result<()> {
+    pub(crate) fn apply(&self, edit: VersionEdit, flushed: Option<(FamilyId, u64)>) -> Result<()> {
+        let guard = PanicGuard::of_call(self);
+        let result = self.apply_guarded(edit, flushed);
+        guard.disarm();
+        result
+    }
+
+    fn apply_guarded(&self, mut edit: VersionEdit, flushed: Option<(FamilyId, u64)>) -> Result<()> {
         let mut versions = self.versions.lock();
         // Under the manifest lock, which a close takes once it has said that it closes: after that
         // the directory may be somebody else's, and nothing may be written into it.

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use super::Shared;
+use super::background::PanicGuard;
 use crate::filename::FileName;
 use crate::key::MAX_SEQUENCE;
 use crate::record::SegmentFact;
@@ -175,7 +176,9 @@ impl Shared {
         }
         let job = self.on_log(|log| log.wal().map(|wal| wal.missing_room(length)))?;
         let Some(job) = job else { return Ok(()) };
+        let guard = PanicGuard::of_call(self);
         let outcome = job.run();
+        guard.disarm();
         let full = self.on_log(|log| log.wal()?.note_prepared(&job, outcome))?;
         full.map_or(Ok(()), |full| Err(Error::NoSpace(full)))
     }
@@ -216,17 +219,21 @@ impl Shared {
 
     /// Does something under the log lock; an error that stopped the log poisons.
     fn on_log<T>(&self, act: impl FnOnce(&mut Log) -> Result<T>) -> Result<T> {
+        let guard = PanicGuard::of_call(self);
         let mut log = self.log.lock();
         let result = act(&mut log);
         let failed = log.has_failed();
         drop(log);
+        guard.disarm();
         result.map_err(|error| if failed { self.poison(error) } else { error })
     }
 
     /// Makes everything up to `point` durable, holding no lock. A failure poisons.
     pub(crate) fn sync_log(&self, point: &SyncPoint) -> Result<()> {
         self.stats.log_syncs.add(1);
+        let guard = PanicGuard::of_call(self);
         let result = point.sync();
+        guard.disarm();
         let mut log = self.log.lock();
         let failed = match result {
             Ok(()) => {
@@ -269,11 +276,15 @@ impl Shared {
         // Like a write: only with the baton in hand may the log go on in another segment.
         let _baton = self.queue.baton();
         self.check_writable()?;
-        self.ensure_log_room(MARKER_PAYLOAD)?;
-        self.on_log(|log| {
-            let wal = log.wal()?;
-            if wal.wants_marker() { wal.marker().map(|_| ()) } else { Ok(()) }
-        })
+        let guard = PanicGuard::of_call(self);
+        let result = self.ensure_log_room(MARKER_PAYLOAD).and_then(|()| {
+            self.on_log(|log| {
+                let wal = log.wal()?;
+                if wal.wants_marker() { wal.marker().map(|_| ()) } else { Ok(()) }
+            })
+        });
+        guard.disarm();
+        result
     }
 
     /// Prepares what the log will need next: one step of zeros, or a spare. Whether it did
@@ -286,7 +297,9 @@ impl Shared {
             (wal.prepare_ahead(), wants_spare && wal.failure().is_none())
         };
         if let Some(job) = job {
+            let guard = PanicGuard::of_call(self);
             let outcome = job.run();
+            guard.disarm();
             let noted = self.on_log(|log| log.wal()?.note_prepared(&job, outcome));
             return matches!(noted, Ok(None));
         }

@@ -19,6 +19,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Condvar, Mutex};
 use treering_env::{DirEntry, Env, FileLock};
 
+use super::background::Bell;
 use super::log::Log;
 use super::queue::{Turnstile, WriteQueue};
 use super::recover::{Recovered, Recovery, recovery_cut};
@@ -350,6 +351,9 @@ impl Opening {
         }
         let wal_options = self.wal_options();
         let DbBuilder { env, path, options, clock, .. } = self.builder;
+        let log_bell = Arc::new(Bell::rung());
+        let bell = Arc::clone(&log_bell);
+        self.versions.obsolete().on_push(move || bell.ring());
         let shared = Shared {
             // Relaxed: only that no number comes twice matters.
             id: OPENS.fetch_add(1, Ordering::Relaxed),
@@ -377,7 +381,7 @@ impl Opening {
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
-            log_thread_due: AtomicBool::new(true),
+            log_bell,
             // Recovery may have left tables to compact: the first write looks.
             work_is_left: AtomicBool::new(true),
             stats: Counters::default(),

@@ -138,22 +138,21 @@ pub(crate) struct Baton<'a> {
 }
 
 impl Baton<'_> {
-    /// Takes the batches that go into one record with the leader's own, oldest first.
-    pub(crate) fn take_group(&self, leader: Arc<Waiter>) -> Vec<Arc<Waiter>> {
-        let mut bytes = leader.write().batch.size_in_bytes();
-        let mut group = vec![leader];
+    /// Takes the batches that go into one record with those of `group`, oldest first.
+    pub(crate) fn fill(&self, group: &mut Group) {
+        let group = &mut group.members;
+        let mut bytes = group.iter().map(|member| member.write().batch.size_in_bytes()).sum();
         let mut inner = self.queue.inner.lock();
         while group.len() < MAX_GROUP_BATCHES
             && let Some(next) = inner.waiting.front()
             && let Some(write) = &next.write
         {
-            bytes = bytes.saturating_add(write.batch.size_in_bytes());
+            bytes = usize::saturating_add(bytes, write.batch.size_in_bytes());
             if bytes > MAX_GROUP_BYTES {
                 break;
             }
             group.extend(inner.waiting.pop_front());
         }
-        group
     }
 }
 
@@ -299,7 +298,8 @@ mod tests {
                 .map(|_| {
                     scope.spawn(|| match queue.join(write(1)) {
                         Joined::Leading(baton, me) => {
-                            let mut group = Group::new(baton.take_group(Arc::clone(&me)));
+                            let mut group = Group::new(vec![Arc::clone(&me)]);
+                            baton.fill(&mut group);
                             assert_eq!(group.members().len(), 4);
                             group.finish(&Err(Error::Closed));
                             outcome(&me)
@@ -330,7 +330,9 @@ mod tests {
         }
         let mut sizes = Vec::new();
         for leader in [write(10), write(10), write(MAX_GROUP_BYTES * 2)] {
-            sizes.push(baton.take_group(Waiter::new(Some(leader))).len());
+            let mut group = Group::new(vec![Waiter::new(Some(leader))]);
+            baton.fill(&mut group);
+            sizes.push(group.members().len());
             if sizes.len() == 1 {
                 queue.inner.lock().waiting.pop_front();
             }

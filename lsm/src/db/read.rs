@@ -93,24 +93,39 @@ impl Shared {
 /// What a cursor reads, and what must stay alive while it does.
 #[derive(Clone)]
 struct Source {
-    family: Arc<FamilyView>,
+    pins: Arc<Pins>,
     sequence: u64,
     options: ReadOptions,
+}
+
+/// What cursors keep alive, in the order in which it is let go.
+struct Pins {
+    /// `None` only while this is dropped.
+    family: Option<Arc<FamilyView>>,
     /// Keeps the database open, so that nobody else removes the files under the cursor.
     handle: Arc<Handle>,
 }
 
+impl Drop for Pins {
+    fn drop(&mut self) {
+        self.family = None;
+        self.handle.shared.after_reader();
+    }
+}
+
 impl Source {
     fn cursor(&self, bounds: KeyBounds) -> Result<DbCursor> {
-        let shared = &self.handle.shared;
+        let shared = &self.pins.handle.shared;
         shared.check_open()?;
+        let family = self.pins.family.as_ref().expect("pins are whole until they are dropped");
         let mut children: Vec<Box<dyn Cursor>> = Vec::new();
-        for table in self.family.memtables() {
+        for table in family.memtables() {
             children.push(Box::new(table.cursor()));
         }
-        children.extend(self.family.version.cursors(&shared.tables, &self.options)?);
+        children.extend(family.version.cursors(&shared.tables, &self.options)?);
         let inner = Box::new(MergeCursor::new(children));
-        let pins = Arc::new((Arc::clone(&self.family), Arc::clone(&self.handle)));
+        // The cursor drops these last, when its own references to tables are gone.
+        let pins = Arc::clone(&self.pins);
         Ok(DbCursor::new(inner, bounds, self.sequence, shared.dir.clone(), pins))
     }
 }
@@ -120,8 +135,8 @@ impl Handle {
         self.shared.check_open()?;
         self.shared.at(at, |view, sequence| {
             let family = Arc::clone(view.family(family)?);
-            let options = ReadOptions::default();
-            Ok(Source { family, sequence, options, handle: Arc::clone(self) })
+            let pins = Arc::new(Pins { family: Some(family), handle: Arc::clone(self) });
+            Ok(Source { pins, sequence, options: ReadOptions::default() })
         })
     }
 

@@ -82,11 +82,15 @@ struct Appended {
 
 impl<'a> Leader<'a> {
     fn new(shared: &'a Shared, baton: Baton<'a>, me: &Arc<Waiter>) -> Self {
+        // Whole from the start: a panic from here on finds everyone who waits for this leader.
+        let group = Group::new(vec![Arc::clone(me)]);
+        let mut leader = Self { shared, group, ticket: None, baton: None };
         // At most one group waits for its turn while this one is formed: the longer the device
         // takes, the more writers gather here and share the next append and sync.
         shared.turnstile.wait_for_at_most(1);
-        let group = Group::new(baton.take_group(Arc::clone(me)));
-        Self { shared, group, ticket: None, baton: Some(baton) }
+        baton.fill(&mut leader.group);
+        leader.baton = Some(baton);
+        leader
     }
 
     fn run(mut self) {
