@@ -52,6 +52,12 @@ impl<T: FamilyRef + ?Sized> FamilyRef for &T {
 /// fails; limits (keys 65,535 bytes, values 1 GiB, the batch just under 4 GiB) are checked when
 /// it is written, before anything reaches the log. So is that all families named by handles are
 /// of the database that it is written to: the same database opened again is another one.
+///
+/// A batch is kept in memory whole, and while it is written three times: as it was built, as the
+/// log record, and in the memtables, where each operation takes its key, its value and about 100
+/// bytes. A batch never spans memtables: one larger than
+/// [`CfOptions::memtable_size`](crate::CfOptions::memtable_size) makes a memtable that large, which
+/// is flushed right after it. Whoever loads more than memory holds writes it in parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteBatch {
     ops: Vec<u8>,
@@ -325,6 +331,17 @@ mod tests {
         batch.clear();
         batch.put(vec![0; MAX_KEY_SIZE], "v");
         batch.validate(7).unwrap();
+    }
+
+    /// Nobody builds 4 GiB in a test: the limit is asked what it says.
+    #[test]
+    fn values_and_batches_above_the_limits_are_refused_with_the_limit_and_what_to_do() {
+        let most = u64::from(u32::MAX) - 4096;
+        assert_eq!(broken_limit(MAX_KEY_SIZE, MAX_VALUE_SIZE, most), None);
+        let value = broken_limit(1, MAX_VALUE_SIZE + 1, most).unwrap();
+        assert_eq!(value, "a value of 1073741825 bytes; the limit is 1073741824");
+        let batch = broken_limit(1, 1, most + 1).unwrap();
+        assert_eq!(batch, "the batch exceeds 4294963199 bytes; write it in parts");
     }
 
     #[test]

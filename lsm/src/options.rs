@@ -108,7 +108,9 @@ impl Default for Options {
 /// read by the parameters it was written with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CfOptions {
-    /// Size at which a memtable is frozen and flushed, in bytes, at least 4 KiB. Default: 64 MiB.
+    /// Size at which a memtable is frozen and flushed, in bytes, at least 4 KiB. What is written
+    /// together stays together: a memtable may exceed it by a commit group, which is up to 1 MiB or
+    /// one larger batch. Default: 64 MiB.
     pub memtable_size: usize,
     /// Frozen memtables that may wait for their flush before writes wait, at least 1. Default: 2.
     pub max_immutable_memtables: usize,

@@ -12,21 +12,21 @@ const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
 /// A database whose environment can be told to fail.
-fn faulty(options: Options) -> (MemEnv, FaultEnv, Db) {
+pub(crate) fn faulty(options: Options) -> (MemEnv, FaultEnv, Db) {
     let env = MemEnv::new();
     let faults = FaultEnv::new(Arc::new(env.clone()));
     let db = try_open(Arc::new(faults.clone()), options).unwrap();
     (env, faults, db)
 }
 
-fn put_synced(db: &Db, key: &str, value: &str) -> Result<(), Error> {
+pub(crate) fn put_synced(db: &Db, key: &str, value: &str) -> Result<(), Error> {
     let mut batch = WriteBatch::new();
     batch.put(key, value);
     db.write_opt(batch, &WriteOptions { durability: Some(Durability::Synced) })
 }
 
 /// Every kind of write is refused, and each names the first cause.
-fn assert_poisoned(db: &Db, cause: &str) {
+pub(crate) fn assert_poisoned(db: &Db, cause: &str) {
     let family = db.column_family("default").unwrap();
     let mut batch = WriteBatch::new();
     batch.put("x", "y");
@@ -264,40 +264,6 @@ fn a_failed_manifest_write_poisons_and_the_data_is_there_once_after_a_reopen() {
     }
 }
 
-#[test]
-fn a_leader_that_panics_poisons_and_leaves_nobody_waiting() {
-    let (env, faults, db) = faulty(roomy());
-    db.put("a", "1").unwrap();
-    let hold = faults.add(Fault::new(FaultKind::Block).on(Op::Append).path(".log").times(1));
-    let panicking = |call: &treering_env::Call<'_>| -> bool {
-        assert!(call.op != Op::Sync, "planted");
-        false
-    };
-    let fault = Fault::new(FaultKind::Error(EIO)).matching(panicking).path(".log");
-    std::thread::scope(|scope| {
-        let leader = scope.spawn(|| put_synced(&db, "b", "2"));
-        hold.wait_until_blocked(1);
-        let spawn = |i: usize| {
-            let db = &db;
-            scope.spawn(move || db.put(format!("c{i}"), "3"))
-        };
-        let followers: Vec<_> = (0..3).map(spawn).collect();
-        faults.add(fault);
-        hold.remove();
-        leader.join().expect_err("the planted panic");
-        for follower in followers {
-            let error = follower.join().unwrap().unwrap_err();
-            assert!(error.to_string().contains("panicked"), "{error}");
-        }
-    });
-    faults.clear();
-    assert_poisoned(&db, "panicked");
-    assert_eq!(all(&db), [("a".into(), "1".into())]);
-    drop(db);
-    let db = open(&env, roomy());
-    assert_eq!(get(&db, "a").as_deref(), Some("1"));
-}
-
 /// A full device met while the log prepares space is not applied, not fatal, and ends by itself.
 #[test]
 fn a_full_device_before_the_append_refuses_the_write_and_nothing_else() {
@@ -382,32 +348,6 @@ fn a_disk_that_fills_up_refuses_writes_and_works_again_when_there_is_room() {
     let before = all(&db);
     drop(db);
     assert_eq!(all(&open(&env, small())), before);
-}
-
-/// The log lock is held while space is zero-filled for a large record. The state lock once waited
-/// for it, and with it whoever needed a look at the state.
-#[test]
-fn the_state_lock_never_waits_for_a_device_behind_the_log_lock() {
-    let (_env, faults, db) = faulty(roomy());
-    let hold = faults.add(Fault::new(FaultKind::Block).on(Op::Prepare).path(".log"));
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        let db = &db;
-        let writer = scope.spawn(|| db.put("large", "v".repeat(20_000)));
-        hold.wait_until_blocked(1);
-        let stats = scope.spawn(|| db.stats());
-        let creator = scope.spawn(|| db.create_column_family("f", roomy().cf));
-        // Both wait for the log lock soon, and must not hold the state lock then.
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let reader = scope.spawn(move || sender.send(db.snapshot().sequence()));
-        let seen = receiver.recv_timeout(std::time::Duration::from_mins(2));
-        hold.remove();
-        writer.join().unwrap().unwrap();
-        stats.join().unwrap();
-        creator.join().unwrap().unwrap();
-        reader.join().unwrap().unwrap();
-        assert_eq!(seen, Ok(0), "a snapshot taken while the device is busy");
-    });
 }
 
 #[test]

@@ -331,7 +331,10 @@ impl Shared {
         if let Some(spare) = spare {
             spare.discard(&*self.env);
         }
-        wal.map_or(Ok(()), |wal| wal.close().map(|_| ()))
+        let guard = PanicGuard::of_call(self);
+        let result = wal.map_or(Ok(()), |wal| wal.close().map(|_| ()));
+        guard.disarm();
+        result
     }
 }
 

@@ -35,7 +35,7 @@ fn run(mut log: Log, seed: u64, steps: usize, edits: bool) -> Promised {
             5..8 => log.sync().map(|()| promised.synced = before),
             8 => log.wal.prepare_ahead().map_or(Ok(()), |job| {
                 let outcome = job.run();
-                log.wal.note_prepared(&job, outcome)
+                log.wal.note_prepared(&job, outcome).map(|_| ())
             }),
             _ => log.rotate().map(|rotation| {
                 if edits {
