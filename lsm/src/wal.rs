@@ -182,10 +182,10 @@ impl Wal {
     /// Makes sure that a record with a payload of `length` bytes and an end record fit into
     /// prepared space.
     fn make_room(&mut self, length: u64) -> Result<()> {
-        assert!(!self.ended, "no record follows an end record");
         if let Some(failure) = self.writer.failure() {
             return Err(failure.clone());
         }
+        assert!(!self.ended, "no record follows an end record");
         let Some(job) = self.missing_room(length) else { return Ok(()) };
         let outcome = job.run();
         self.note_prepared(&job, outcome)?.map_or(Ok(()), |full| Err(Error::NoSpace(full)))

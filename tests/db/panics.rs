@@ -19,6 +19,7 @@ fn plant(faults: &FaultEnv, op: Op, path: &'static str) {
     faults.add(Fault::new(FaultKind::Error(5)).matching(panicking));
 }
 
+/// WR-03
 #[test]
 fn a_leader_that_panics_poisons_and_leaves_nobody_waiting() {
     let large = "v".repeat(20_000);
@@ -63,7 +64,7 @@ fn a_leader_that_panics_poisons_and_leaves_nobody_waiting() {
     }
 }
 
-/// Every other call that changes the log or the manifest on its caller's thread.
+/// WR-03. Every other call that changes the log or the manifest on its caller's thread.
 #[test]
 fn a_call_that_panics_in_the_log_or_the_manifest_poisons() {
     type Act = (&'static str, Op, &'static str, fn(&Db));
@@ -109,6 +110,7 @@ fn a_call_that_panics_in_the_log_or_the_manifest_poisons() {
     }
 }
 
+/// WR-03
 #[test]
 fn a_background_thread_that_panics_poisons_and_wakes_those_who_wait_for_it() {
     for (op, path) in [(Op::Append, ".sst"), (Op::Sync, "MANIFEST"), (Op::Prepare, ".log")] {

@@ -73,7 +73,7 @@ fn fill(env: &MemEnv) {
     env.set_capacity((1 << 40) - free);
 }
 
-/// The sync of an edit failed, and one after it says Ok and does nothing: what the edit replaced
+/// BG-08. The sync of an edit failed, and one after it says Ok and does nothing: what the edit replaced
 /// must stay, since the edit may be gone after a power loss.
 #[test]
 fn an_open_on_a_full_device_does_not_believe_a_sync_after_a_failed_one() {
@@ -113,7 +113,7 @@ fn an_open_on_a_full_device_does_not_believe_a_sync_after_a_failed_one() {
     assert_eq!(db.column_family("other").unwrap().iter().count(), 40);
 }
 
-/// What a crash left of a flush, and of an open that came no further than its manifest's first
+/// BG-08. What a crash left of a flush, and of an open that came no further than its manifest's first
 /// bytes, makes room.
 #[test]
 fn an_open_on_a_full_device_removes_what_no_manifest_names() {

@@ -44,6 +44,17 @@ enum Duty {
     Log,
 }
 
+impl Duty {
+    /// What there is to do now; a compaction is picked by that. The log thread has its bell.
+    fn work_in(self, state: &mut State) -> Option<Work> {
+        match self {
+            Self::Flush => state.next_to_flush().map(|_| Work::Flush),
+            Self::Compact => state.pick_compaction().map(Work::Compact),
+            Self::Log => None,
+        }
+    }
+}
+
 /// What a background thread has to do now.
 enum Work {
     Flush,
@@ -192,19 +203,11 @@ impl Shared {
                 return None;
             }
             if self.check_poison().is_ok()
-                && let Some(work) = self.work_for(duty, &mut state)
+                && let Some(work) = duty.work_in(&mut state)
             {
                 return Some(work);
             }
             self.changed.wait(&mut state);
-        }
-    }
-
-    fn work_for(&self, duty: Duty, state: &mut State) -> Option<Work> {
-        match duty {
-            Duty::Flush => state.next_to_flush().map(|_| Work::Flush),
-            Duty::Compact => state.pick_compaction().map(Work::Compact),
-            Duty::Log => None,
         }
     }
 

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use treering_env::{Access, Env, ErrorKind, FileKind};
 
-use super::edit::MAX_FILE_NUMBER;
 use crate::checksum;
 use crate::filename::FileName;
 use crate::{Error, Result};
@@ -28,8 +27,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (name, _) = text.split_once(' ')?;
     let FileName::Manifest(number) = FileName::parse(name.as_ref())? else { return None };
-    let valid = (1..=MAX_FILE_NUMBER).contains(&number) && text == encode(number);
-    valid.then_some(number)
+    (text == encode(number)).then_some(number)
 }
 
 /// The number of the manifest that the database in `dir` uses; `None` if there is no `CURRENT`.
@@ -88,7 +86,7 @@ mod tests {
         assert_eq!(encode(12), "MANIFEST-000012 64cd908f\n");
         let page = include_str!("../../../docs/format/manifest.md");
         assert!(page.contains("    MANIFEST-000012 64cd908f\\n"), "the page shows these bytes");
-        for number in [1, 12, 999_999, 1_000_000, MAX_FILE_NUMBER] {
+        for number in [1, 12, 999_999, 1_000_000, crate::filename::MAX_NUMBER] {
             assert_eq!(decode(encode(number).as_bytes()), Some(number));
         }
     }
