@@ -10,7 +10,7 @@ use crate::poison::faulty;
 use crate::support::roomy;
 
 /// Long enough that only a thread that is stuck takes longer.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_mins(2);
 
 /// Once, the log lock was held while space was zero-filled for a large record and while a segment
 /// was synced before the switch to the next, and the state lock waited for it.
