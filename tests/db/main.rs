@@ -11,6 +11,7 @@ mod costs;
 mod crash;
 mod damage_cases;
 mod families;
+mod held;
 mod locks;
 mod manifest_cases;
 mod multi_get;

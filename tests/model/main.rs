@@ -69,8 +69,11 @@ fn the_engine_agrees_with_a_map_on_io_uring() {
         }
     };
     drop(first);
-    let places = run(40, || Place::io_uring().unwrap());
-    assert!(counted(&places, "ring_reads") > 0, "no read went through a ring");
-    let peak = places.iter().map(|place| place.env.report().counter("in_flight_peak")).max();
-    assert!(peak > Some(1), "the ring was one deep");
+    let many_at_once = |places: &[Place]| {
+        let peak = places.iter().map(|place| place.env.report().counter("in_flight_peak")).max();
+        counted(places, "ring_reads") > 0 && peak > Some(1)
+    };
+    // On a busy machine a page may be in the cache before the look for it ends.
+    let used = (0..5).any(|_| many_at_once(&run(40, || Place::io_uring().unwrap())));
+    assert!(used, "never were several reads in a ring");
 }

@@ -211,3 +211,6 @@ pub(crate) fn recovery_cut(path: PathBuf, cut: &Cut) -> RecoveryCut {
     };
     RecoveryCut { path, offset: cut.offset, dropped_bytes: cut.dropped_bytes, reason }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! What a process holds while it works, and what it uses while it does nothing.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getuid, setrlimit};
+use tempfile::TempDir;
+use treering::Db;
+use treering::env::{Access, Env, IoUringEnv, RandomAccessFile, Request, read_batch};
+
+use crate::child::{Child, command, role, say, skipped};
+use crate::{database, environment, key, scratch, small};
+
+/// Ends the test unless the child ended well.
+fn assert_ends_well(child: Child, what: &str) {
+    let (status, other) = child.end();
+    assert!(status.success(), "{what}: {status}: {other}");
+}
+
+fn entries(dir: &str) -> usize {
+    fs::read_dir(dir).unwrap().count()
+}
+
+/// Descriptors, threads, mappings and kibibytes of locked memory of this process.
+fn held() -> [usize; 4] {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+    let locked = locked.trim().strip_suffix(" kB").unwrap().trim().parse().unwrap();
+    let mappings = fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+    [entries("/proc/self/fd"), entries("/proc/self/task"), mappings, locked]
+}
+
+/// So many threads, four at a time, each of which reads in every way and ends.
+fn short_lived_threads(db: &Db, count: usize) {
+    for _ in 0..count / 4 {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || {
+                    assert!(db.get(key(thread)).unwrap().is_some());
+                    let keys = (0..64).map(|step| key(step * 29 + thread));
+                    assert!(db.multi_get(keys).iter().all(Result::is_ok));
+                    assert_eq!(db.iter().take(100).filter(Result::is_ok).count(), 100);
+                });
+            }
+        });
+    }
+}
+
+/// LIFE-02
+#[test]
+fn threads_that_read_and_end_leave_nothing_behind() {
+    const TEST: &str = "footprint::threads_that_read_and_end_leave_nothing_behind";
+    if let Some((env, dir)) = role() {
+        let db = Db::open(environment(&env).unwrap(), dir, small(0)).unwrap();
+        (0..2000).for_each(|number| db.put(key(number), "v".repeat(100)).unwrap());
+        db.flush().unwrap();
+        // Opens every table, and lets the allocator make what it keeps for threads to come.
+        assert_eq!(db.iter().count(), 2000);
+        short_lived_threads(&db, 200);
+        let before = held();
+        short_lived_threads(&db, 1000);
+        let after = held();
+        // The allocator may keep a few mappings more or less, but nothing for each thread.
+        let slack = [0, 0, 40, 0];
+        let grown = |at: usize| after[at] > before[at] + slack[at];
+        assert!(!(0..4).any(grown), "{before:?} before, {after:?} after");
+        return;
+    }
+    for env in ["posix", "io_uring"] {
+        if environment(env).is_none() {
+            skipped("io_uring cannot be used here");
+            continue;
+        }
+        let scratch = scratch();
+        assert_ends_well(Child::start(TEST, env, &database(&scratch)), env);
+    }
+}
+
+/// Hundredths of a second of processor time that this process has used.
+fn ticks() -> u64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    // The name in parentheses may hold spaces; the two times are the 12th and 13th word after it.
+    let words: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()
+}
+
+/// URING-35: no thread waits at a ring that has nothing to do, so none counts as waiting for I/O.
+#[test]
+fn an_idle_environment_uses_no_processor_and_has_no_thread_of_its_own() {
+    const TEST: &str =
+        "footprint::an_idle_environment_uses_no_processor_and_has_no_thread_of_its_own";
+    if let Some((_, dir)) = role() {
+        let threads = entries("/proc/self/task");
+        let env = IoUringEnv::builder().nowait(false).build().unwrap();
+        let path = dir.join("t");
+        fs::write(&path, vec![7; 64 * 4096]).unwrap();
+        let file = env.open(&path, Access::Random).unwrap();
+        read_pages(&env, &file);
+        assert!(env.report().counter("ring_reads") > 32, "{}", env.report());
+        let before = ticks();
+        std::thread::sleep(Duration::from_secs(2));
+        let used = ticks() - before;
+        assert!(used <= 10, "{used} hundredths of a second in two idle seconds");
+        assert_eq!(entries("/proc/self/task"), threads);
+        return;
+    }
+    if environment("io_uring").is_none() {
+        return skipped("io_uring cannot be used here");
+    }
+    let scratch = scratch();
+    assert_ends_well(Child::start(TEST, "idle", scratch.path()), "idle");
+}
+
+/// Reads 64 pages of sevens at once.
+fn read_pages(env: &IoUringEnv, file: &Arc<dyn RandomAccessFile>) {
+    let read = |page: u64| Request::Read { file: Arc::clone(file), offset: page * 4096, len: 4096 };
+    for result in read_batch(env, (0..64).map(read).collect()) {
+        assert_eq!(result.unwrap()[..], [7; 4096]);
+    }
+}
+
+/// A hundred environments of a user who may lock next to no memory, and reads in 64 threads.
+fn be_poor(limit: u64, file: &Path) {
+    let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
+    setrlimit(Resource::Memlock, limit).unwrap();
+    let mut envs = Vec::new();
+    for _ in 0..100 {
+        match IoUringEnv::builder().rings(2).nowait(false).build() {
+            Ok(env) => envs.push(env),
+            Err(cause) => {
+                let text = cause.to_string();
+                assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
+            }
+        }
+    }
+    std::thread::scope(|scope| {
+        for env in envs.iter().cycle().take(64) {
+            scope.spawn(move || {
+                let file = env.open(file, Access::Random).unwrap();
+                (0..3).for_each(|_| read_pages(env, &file));
+            });
+        }
+    });
+    let through_rings: u64 = envs.iter().map(|env| env.report().counter("ring_reads")).sum();
+    assert!(envs.is_empty() || through_rings > 0);
+    say(&format!("{} environments", envs.len()));
+}
+
+/// URING-25
+#[test]
+fn a_user_who_may_lock_little_memory_gets_small_rings_or_a_reason_and_right_bytes() {
+    const TEST: &str =
+        "footprint::a_user_who_may_lock_little_memory_gets_small_rings_or_a_reason_and_right_bytes";
+    if let Some((limit, dir)) = role() {
+        return be_poor(limit.parse().unwrap(), &dir.join("t"));
+    }
+    if !getuid().is_root() {
+        return skipped("only root can become another user");
+    }
+    // A place that any user can reach, with a copy of this program that any user can run.
+    let place = TempDir::new().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = place.path().join("program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(place.path().join("t"), vec![7; 64 * 4096]).unwrap();
+    for limit in ["0", "65536", "1048576"] {
+        let mut command = command(&program, TEST, limit, place.path());
+        command.uid(65_534).gid(65_534).current_dir(place.path());
+        assert_ends_well(Child::spawn(command), limit);
+    }
+}
