@@ -91,7 +91,9 @@ fn handles_of_a_dropped_family_say_so_and_reads_that_run_finish() {
     assert_eq!(first.0, "key0000");
     db.drop_column_family(&family).unwrap();
     assert_eq!(running.count(), 499);
-    assert!(matches!(family.get("key0000"), Err(Error::FamilyDropped { .. })));
+    let error = family.get("key0000").unwrap_err();
+    assert!(matches!(error, Error::FamilyDropped { id: 1 }), "{error}");
+    assert_eq!(error.to_string(), "the column family with id 1 was dropped");
     assert!(matches!(family.put("k", "v"), Err(Error::FamilyDropped { .. })));
     assert!(matches!(family.multi_get(["k"])[0], Err(Error::FamilyDropped { .. })));
     assert!(matches!(family.cursor(), Err(Error::FamilyDropped { .. })));
