@@ -14,10 +14,12 @@ use crate::{
 };
 
 use direct_table::DirectTable;
+use outlet::Outlet;
 pub(crate) use prefetch_queue::{PrefetchQueue, WINDOW};
-use writable::PosixFile;
+use writable::{PosixFile, Shared};
 
 mod direct_table;
+pub(crate) mod outlet;
 pub(crate) mod paths;
 mod prefetch_queue;
 #[cfg(test)]
@@ -146,6 +148,20 @@ impl PosixEnv {
         &self.os
     }
 
+    /// [`Env::create`] with the file's writes going through what `outlet` gives, or, if that is
+    /// nothing, made on the calling thread.
+    pub(crate) fn create_through(
+        &self,
+        path: &Path,
+        kind: FileKind,
+        outlet: impl FnOnce(&Arc<Shared>) -> Option<Box<dyn Outlet>>,
+    ) -> Result<Box<dyn WritableFile>> {
+        if self.options.direct_writes && kind == FileKind::Table {
+            return Ok(Box::new(DirectTable::create(&self.os, path, outlet)?));
+        }
+        Ok(Box::new(PosixFile::create(&self.os, path, kind, outlet)?))
+    }
+
     fn add_facts(&self, report: &mut EnvReport) {
         let Options { batch_reads, mmap_reads, direct_reads, direct_writes } = self.options;
         let how = match batch_reads {
@@ -188,10 +204,7 @@ impl Env for PosixEnv {
     }
 
     fn create(&self, path: &Path, kind: FileKind) -> Result<Box<dyn WritableFile>> {
-        if self.options.direct_writes && kind == FileKind::Table {
-            return Ok(Box::new(DirectTable::create(&self.os, path)?));
-        }
-        Ok(Box::new(PosixFile::create(&self.os, path, kind)?))
+        self.create_through(path, kind, |_| None)
     }
 
     fn metadata(&self, path: &Path) -> Result<Option<Metadata>> {

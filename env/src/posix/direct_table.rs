@@ -6,9 +6,10 @@
 
 use std::path::Path;
 
+use super::outlet::{CallerOutlet, Outlet, Stopped};
 use super::paths::path_error;
 use super::writable::{Shared, TABLE_BUFFER};
-use crate::os_file::{DirectAlign, Os, WriteFailure};
+use crate::os_file::{DirectAlign, Os};
 use crate::sync::Arc;
 use crate::sys::{OpenMode, uninterrupted};
 use crate::{Buffer, Error, ErrorKind, LogHandle, Outcome, Result, WritableFile};
@@ -20,6 +21,7 @@ const AHEAD: u64 = 8 << 20;
 #[derive(Debug)]
 pub(crate) struct DirectTable {
     shared: Arc<Shared>,
+    outlet: Box<dyn Outlet>,
     block: usize,
     buffer: Buffer,
     /// Bytes of the buffer that are appended data.
@@ -32,7 +34,12 @@ pub(crate) struct DirectTable {
 }
 
 impl DirectTable {
-    pub(crate) fn create(os: &Arc<Os>, path: &Path) -> Result<Self> {
+    /// Creates a table that is written through what `outlet` gives, or on the calling thread.
+    pub(super) fn create(
+        os: &Arc<Os>,
+        path: &Path,
+        outlet: impl FnOnce(&Arc<Shared>) -> Option<Box<dyn Outlet>>,
+    ) -> Result<Self> {
         let opened = uninterrupted(&os.counters, || os.sys.open(path, OpenMode::CreateDirect));
         let fd = match opened {
             Ok(fd) => fd,
@@ -50,8 +57,11 @@ impl DirectTable {
             // The file is empty and ours alone; left behind it would be in the way of another try.
             let _ = os.sys.unlink(path);
         })?;
+        let shared = Shared::new(os, path, fd, Some(align));
+        let outlet = outlet(&shared).unwrap_or_else(|| Box::new(CallerOutlet::new(&shared, false)));
         Ok(Self {
-            shared: Shared::new(os, path, fd, Some(align)),
+            shared,
+            outlet,
             block: usize::try_from(align.offset).expect("at most 64 KiB"),
             buffer: os.pool.take(TABLE_BUFFER),
             buffered: 0,
@@ -61,22 +71,45 @@ impl DirectTable {
         })
     }
 
-    /// Writes the first `len` bytes of the buffer, a multiple of the block size.
-    fn write(&mut self, len: usize) -> Result<()> {
-        let end = self.base + len as u64;
+    /// Makes room for what goes up to `end`.
+    fn allocate(&mut self, end: u64) {
         if end > self.allocated {
             let from = self.allocated.max(self.base);
             self.allocated = from + AHEAD.max(end - from);
             self.shared.allocate_ahead(from, self.allocated);
         }
-        let done = self.shared.put(&self.buffer[..len], self.base);
-        done.map_err(|WriteFailure { error, .. }| error)
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let checked = self.outlet.check();
+        self.stopped(checked)
+    }
+
+    /// Writes the full buffer, which may be another afterwards.
+    fn write_out(&mut self) -> Result<()> {
+        let len = self.buffered;
+        self.allocate(self.base + len as u64);
+        let done = self.outlet.put_buffer(&mut self.buffer, len, self.base);
+        self.stopped(done)?;
+        self.base += len as u64;
+        (self.buffered, self.flushed) = (0, 0);
+        Ok(())
+    }
+
+    /// Moves the position to where a failure left it.
+    fn stopped(&mut self, done: Result<(), Stopped>) -> Result<()> {
+        done.map_err(|Stopped { error, end }| {
+            if let Some(end) = end {
+                (self.base, self.buffered, self.flushed) = (end, 0, 0);
+            }
+            error
+        })
     }
 }
 
 impl WritableFile for DirectTable {
     fn append(&mut self, data: &[u8]) -> Result<()> {
-        self.shared.check()?;
+        self.check()?;
         let mut rest = data;
         while !rest.is_empty() {
             let room = self.buffer.len() - self.buffered;
@@ -86,22 +119,24 @@ impl WritableFile for DirectTable {
             self.buffered += fits.len();
             rest = more;
             if self.buffered == self.buffer.len() {
-                self.write(self.buffered)?;
-                self.base += self.buffered as u64;
-                (self.buffered, self.flushed) = (0, 0);
+                self.write_out()?;
             }
         }
         Ok(())
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.shared.check()?;
+        self.check()?;
         if self.flushed < self.buffered {
             let padded = self.buffered.next_multiple_of(self.block);
             self.buffer.as_mut_slice()[self.buffered..padded].fill(0);
-            self.write(padded)?;
-            self.flushed = self.buffered;
+            self.allocate(self.base + padded as u64);
+            let done = self.outlet.put(&self.buffer[..padded], self.base);
+            self.stopped(done)?;
         }
+        let settled = self.outlet.settle();
+        self.stopped(settled)?;
+        self.flushed = self.buffered;
         self.allocated = self.base;
         self.shared.cut_to(self.len())
     }

@@ -1,4 +1,5 @@
-//! Files appended to by `pwrite` on the calling thread.
+//! Files appended to by positional writes, on the calling thread unless their outlet says
+//! otherwise.
 //!
 //! Invariants:
 //! * Every write has an offset (no `O_APPEND`), so repeating one is harmless.
@@ -9,8 +10,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use super::outlet::{CallerOutlet, Outlet, Stopped};
 use super::paths::path_error;
-use crate::counters::Count;
 use crate::os_file::{DirectAlign, Durability, Os, WriteFailure, pwrite_all, pwrite_blocks};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use crate::sys::{OpenMode, SysResult, uninterrupted};
@@ -18,8 +19,6 @@ use crate::{Buffer, Error, ErrorKind, FileKind, LogHandle, Outcome, Result, Writ
 
 /// What a table collects before it writes.
 pub(crate) const TABLE_BUFFER: usize = 256 << 10;
-/// Write-back of a table starts after each so many bytes.
-pub(crate) const WRITE_BACK: u64 = 1 << 20;
 /// Zeros written at a time: an append that needs the lock waits for no more.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -57,7 +56,7 @@ impl Shared {
     }
 
     /// Wraps a file just created.
-    pub(super) fn new(
+    pub(crate) fn new(
         os: &Arc<Os>,
         path: &Path,
         fd: OwnedFd,
@@ -77,9 +76,63 @@ impl Shared {
         })
     }
 
+    /// What the files of the environment share.
+    pub(crate) fn os(&self) -> &Arc<Os> {
+        &self.os
+    }
+
+    /// The descriptor, open as long as this.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The path it was created under.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The alignment its writes need, if they go past the page cache.
+    pub(crate) fn direct(&self) -> Option<DirectAlign> {
+        self.direct
+    }
+
     /// The first error, if there was one.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.durability.check()
+    }
+
+    /// Remembers a failure, which is the file's last word, and returns the first one.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        self.durability.fail(error)
+    }
+
+    /// Says that bytes up to `end` are about to be written with [`Shared::put_reserved`] or by
+    /// the kernel on its own: from now on no zeros are written ahead of them. True if the file may
+    /// grow by it, which then has to be said with [`Shared::note_growth`] when they are there.
+    pub(crate) fn reserve(&self, end: u64) -> bool {
+        // Acquire: as in `put`.
+        if end <= self.prepared.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut tail = self.tail.lock();
+        tail.append_end = tail.append_end.max(end);
+        tail.file_end = tail.file_end.max(end);
+        true
+    }
+
+    /// To be called when reserved bytes are in the file, before they are flushed.
+    pub(crate) fn note_growth(&self) {
+        self.durability.note_size_changed();
+    }
+
+    /// Writes bytes that were reserved. A failure is the file's last word.
+    pub(crate) fn put_reserved(&self, data: &[u8], offset: u64) -> Result<(), WriteFailure> {
+        self.write(data, offset).map_err(|failure| self.last_word(failure))
+    }
+
+    fn last_word(&self, failure: WriteFailure) -> WriteFailure {
+        let error = self.durability.fail(failure.error);
+        WriteFailure { error, written: failure.written }
     }
 
     /// Writes appended bytes at the end of those before. A failure is the file's last word.
@@ -98,10 +151,7 @@ impl Shared {
             self.durability.note_size_changed();
             done
         };
-        done.map_err(|failure| {
-            let error = self.durability.fail(failure.error);
-            WriteFailure { error, written: failure.written }
-        })
+        done.map_err(|failure| self.last_word(failure))
     }
 
     fn write(&self, data: &[u8], offset: u64) -> Result<(), WriteFailure> {
@@ -208,7 +258,7 @@ impl Shared {
     }
 
     /// Cuts off what was allocated beyond `len`, while the file goes on.
-    pub(super) fn cut_to(&self, len: u64) -> Result<()> {
+    pub(crate) fn cut_to(&self, len: u64) -> Result<()> {
         self.cut(&mut self.tail.lock(), len)
     }
 
@@ -243,74 +293,71 @@ impl LogHandle for Shared {
 #[derive(Debug)]
 pub(crate) struct PosixFile {
     shared: Arc<Shared>,
-    /// What was appended but not written yet; of no length for kinds that do not buffer.
+    outlet: Box<dyn Outlet>,
+    /// What was appended but not put yet; of no length for kinds that do not buffer.
     buffer: Buffer,
     buffered: usize,
     /// Where the next write goes.
     written: u64,
-    /// Write-back was started up to here.
-    pushed: u64,
-    starts_write_back: bool,
 }
 
 impl PosixFile {
-    pub(crate) fn create(os: &Arc<Os>, path: &Path, kind: FileKind) -> Result<Self> {
+    /// Creates a file that is written through what `outlet` gives, or on the calling thread.
+    pub(super) fn create(
+        os: &Arc<Os>,
+        path: &Path,
+        kind: FileKind,
+        outlet: impl FnOnce(&Arc<Shared>) -> Option<Box<dyn Outlet>>,
+    ) -> Result<Self> {
         let table = kind == FileKind::Table;
+        let shared = Shared::create(os, path)?;
+        let outlet = outlet(&shared).unwrap_or_else(|| Box::new(CallerOutlet::new(&shared, table)));
         Ok(Self {
-            shared: Shared::create(os, path)?,
+            shared,
+            outlet,
             buffer: if table { os.pool.take(TABLE_BUFFER) } else { Buffer::zeroed(0) },
             buffered: 0,
             written: 0,
-            pushed: 0,
-            starts_write_back: table,
         })
     }
 
+    fn check(&mut self) -> Result<()> {
+        let checked = self.outlet.check();
+        self.moved(checked, 0)
+    }
+
     fn write_out(&mut self) -> Result<()> {
-        let data = &self.buffer[..self.buffered];
-        let done = self.shared.put(data, self.written);
-        self.settle(done, self.buffered)?;
+        let len = self.buffered;
+        let done = self.outlet.put_buffer(&mut self.buffer, len, self.written);
+        self.moved(done, len)?;
         self.buffered = 0;
         Ok(())
     }
 
-    /// Moves the write position by what arrived.
-    fn settle(&mut self, done: Result<(), WriteFailure>, len: usize) -> Result<()> {
+    /// Moves the write position over what was put, or to where a failure left it.
+    fn moved(&mut self, done: Result<(), Stopped>, len: usize) -> Result<()> {
         match done {
             Ok(()) => self.written += len as u64,
-            Err(failure) => {
-                self.written += failure.written as u64;
-                self.buffered = 0;
-                return Err(failure.error);
+            Err(Stopped { error, end }) => {
+                if let Some(end) = end {
+                    (self.written, self.buffered) = (end, 0);
+                }
+                return Err(error);
             }
         }
-        let unpushed = self.written - self.pushed;
-        if self.starts_write_back && unpushed >= WRITE_BACK {
-            start_write_back(&self.shared, self.pushed, unpushed);
-            self.pushed = self.written;
-        }
         Ok(())
-    }
-}
-
-/// Asks for write-back of a finished range. A hint: it makes nothing durable, and its failure is
-/// counted and otherwise ignored, since the flush at the end says what counts.
-fn start_write_back(shared: &Shared, offset: u64, len: u64) {
-    let (os, fd) = (&shared.os, shared.fd.as_fd());
-    os.counters.bump(Count::RangeFlushes);
-    if os.sys.flush_range(fd, offset, len).is_err() {
-        os.counters.bump(Count::RangeFlushFailed);
     }
 }
 
 impl WritableFile for PosixFile {
     fn append(&mut self, data: &[u8]) -> Result<()> {
-        self.shared.durability.check()?;
+        self.check()?;
         let mut rest = data;
         while !rest.is_empty() {
-            if self.buffered == 0 && rest.len() >= self.buffer.len() {
-                let done = self.shared.put(rest, self.written);
-                return self.settle(done, rest.len());
+            let by_itself = self.buffer.is_empty() || !self.outlet.gathers();
+            if by_itself && self.buffered == 0 && rest.len() >= self.buffer.len() {
+                let done = self.outlet.put(rest, self.written);
+                return self.moved(done, rest.len());
             }
             let room = self.buffer.len() - self.buffered;
             let (fits, more) = rest.split_at(room.min(rest.len()));
@@ -326,11 +373,12 @@ impl WritableFile for PosixFile {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.shared.durability.check()?;
+        self.check()?;
         if self.buffered > 0 {
             self.write_out()?;
         }
-        Ok(())
+        let settled = self.outlet.settle();
+        self.moved(settled, 0)
     }
 
     fn sync(&mut self) -> Result<()> {

@@ -3,7 +3,8 @@
 use std::fs;
 
 use super::*;
-use crate::posix::writable::{TABLE_BUFFER, WRITE_BACK};
+use crate::posix::outlet::WRITE_BACK;
+use crate::posix::writable::TABLE_BUFFER;
 use crate::sys::scripted::{Call, Fault, When};
 use crate::{ErrorKind, Outcome, RandomRwFile, WritableFile};
 
