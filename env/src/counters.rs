@@ -97,14 +97,30 @@ counts! {
     PoolEmpty => "pool_empty",
     /// Rings given up after a defect.
     RingRetired => "ring_retired",
-    /// Blocks written by their owner because the reactor had not taken them yet.
+    /// Writes given to the ring of the reactor, the thread that writes tables.
+    ReactorWrites => "reactor_writes",
+    /// The most entries, hints included, that the reactor's ring held at once.
+    ReactorInFlightPeak => "reactor_in_flight_peak",
+    /// The most bytes of buffers that all files together had with the reactor.
+    ReactorBytesPeak => "reactor_bytes_peak",
+    /// How often a writer had to wait for one of its own writes before it could hand over another.
+    ReactorStalls => "reactor_stalls",
+    /// How often a write was not handed over at once because the budget of bytes was used.
+    ReactorBudgetFull => "reactor_budget_full",
+    /// How often the reactor woke up.
+    ReactorWakeups => "reactor_wakeups",
+    /// Calls of `io_uring_enter` by the reactor.
+    ReactorEnters => "reactor_enters",
+    /// Completions that the reactor took from its ring.
+    ReactorCqes => "reactor_cqes",
+    /// Hints to start write-back that went through the reactor's ring.
+    ReactorRangeFlushes => "reactor_range_flushes",
+    /// The most entries that one enter of the reactor gave to the kernel.
+    ReactorSqesPerEnterPeak => "reactor_sqes_per_enter_peak",
+    /// Writes handed over and made by their owner, because the reactor had not taken them yet.
     TakenBack => "taken_back",
     /// How often the circuit breaker opened.
     BreakerOpened => "breaker_opened",
-    /// Operations on registered buffers.
-    FixedUsed => "fixed_used",
-    /// Registered buffers refused by the kernel.
-    FixedRefused => "fixed_refused",
 }
 
 const COUNTS: usize = Count::ALL.len();

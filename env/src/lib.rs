@@ -4,8 +4,8 @@
 //! and a queue of batched reads and writes ([`IoQueue`]). One contract, several implementations;
 //! `docs/env.md` states the contract with its durability table and says how to write another one.
 //!
-//! The crate knows nothing of the engine above it. It starts no thread that the caller did not
-//! ask for, keeps no clock and writes no log: what happened is in [`EnvReport`].
+//! The crate knows nothing of the engine above it. It starts no thread but the reactor of an
+//! [`IoUringEnv`], keeps no clock and writes no log: what happened is in [`EnvReport`].
 
 pub mod auto;
 mod buffer;
@@ -40,7 +40,9 @@ pub use probe::{Diagnosis, NowaitMiss, probe};
 pub use queue::{Completion, IoQueue, Request, SerialQueue, read_batch};
 pub use report::{EnvReport, Fact};
 #[cfg(target_os = "linux")]
-pub use uring::{IoUringEnv, IoUringEnvBuilder, MachineFacts, SelfTestStep, Unavailable};
+pub use uring::{
+    IoUringEnv, IoUringEnvBuilder, MachineFacts, SelfTestStep, Unavailable, WritePath,
+};
 
 // Environments for tests, and the suite that checks any environment.
 #[cfg(feature = "test-util")]

@@ -1,17 +1,19 @@
-//! The io_uring environment: misses of batched reads go to a ring together; everything else is
-//! done as in the environment of plain system calls, which it holds inside.
+//! The io_uring environment: misses of batched reads go to a ring together, and blocks of tables
+//! are written by a thread that has a ring of its own, the reactor. Everything else is done as in
+//! the environment of plain system calls, which it holds inside.
 //!
 //! A ring is used where it pays and nowhere else. A single read is a `pread` on the calling thread,
-//! since a ring at depth one loses. Appends, writes and syncs are made on the calling thread.
+//! since a ring at depth one loses. Appends to logs and syncs are made on the calling thread.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::os_file::Os;
 use crate::sync::Arc;
 use crate::sys::Sys;
 use crate::{
-    Access, DirEntry, Env, EnvReport, FileKind, FileLock, IoQueue, Metadata, PosixEnv,
-    RandomAccessFile, RandomRwFile, Result, WritableFile,
+    Access, DirEntry, Env, EnvReport, Error, ErrorKind, FileKind, FileLock, IoQueue, Metadata,
+    PosixEnv, RandomAccessFile, RandomRwFile, Result, WritableFile,
 };
 
 use breaker::Breaker;
@@ -20,19 +22,23 @@ use pool::Pool;
 use queue::RingQueue;
 use ring::Ring;
 use setup::{Detected, detect};
+use writes::Writes;
 
 pub use builder::IoUringEnvBuilder;
 pub use machine::MachineFacts;
 pub use unavailable::{SelfTestStep, Unavailable};
+pub use writes::WritePath;
 
 mod breaker;
 mod builder;
+mod flight;
 mod kernel;
 mod lane;
 mod machine;
 mod op;
 mod pool;
 mod queue;
+mod reactor;
 mod ring;
 #[cfg(test)]
 mod scripted;
@@ -40,6 +46,7 @@ mod setup;
 mod slots;
 mod unavailable;
 mod verdict;
+mod writes;
 
 /// What the queues of one environment share.
 #[derive(Debug)]
@@ -59,7 +66,14 @@ pub(crate) struct Shared {
 /// answer and always moves a counter in [`Env::report`].
 ///
 /// Files of [`PosixEnv`] work in its queues, and the other way round. Cheap to clone; clones share
-/// their rings and counters.
+/// their rings, their thread and counters.
+///
+/// # The reactor
+///
+/// Unless [`WritePath::Caller`] is chosen the environment has one thread, with every signal
+/// blocked, to which tables hand their blocks ([`WritePath`]). It ends with the last clone of the
+/// environment and the last file made by one, after everything handed to it is written. If it
+/// ended before, writes would be made on the calling thread, and the report say so.
 ///
 /// # Queues and threads
 ///
@@ -73,14 +87,18 @@ pub(crate) struct Shared {
 ///
 /// # Forking
 ///
-/// A child made by `fork` has no rings: its queues read by plain calls. Direct reads in flight
-/// during a `fork` are not supported on old kernels, where the child's copy-on-write may separate
-/// a buffer from the device.
+/// A child made by `fork` has no rings and no reactor: its queues read and its files are written by
+/// plain calls. A table that had blocks with the reactor at that moment fails in the child. As
+/// always, a child can do little if it was made while another thread held a lock, and the reactor is
+/// such a thread while it has blocks: make children when no table is being written. Direct reads in
+/// flight during a `fork` are not supported on old kernels, where the child's copy-on-write may
+/// separate a buffer from the device.
 #[derive(Clone, Debug)]
 pub struct IoUringEnv {
     posix: PosixEnv,
     shared: Arc<Shared>,
     rings: RingFacts,
+    writes: Writes,
 }
 
 /// How the rings were made.
@@ -119,14 +137,33 @@ impl IoUringEnv {
             .direct_writes(options.direct_writes);
         let posix = PosixEnv::with_sys(sys, posix)
             .expect("direct reads and writes go together, and on Linux");
+        let breaker = Breaker::default();
+        // Who was refused rings a moment ago waits no second time.
+        let patient = pool.shortfall().is_none();
+        let writes = Writes::start(options, flags, patient, posix.os(), &breaker)?;
         let shared = Shared {
             os: Arc::clone(posix.os()),
             pool,
-            breaker: Breaker::default(),
+            breaker,
             max_in_flight: options.max_in_flight,
             nowait: options.nowait,
         };
-        Ok(Self { posix, shared: Arc::new(shared), rings })
+        Ok(Self { posix, shared: Arc::new(shared), rings, writes })
+    }
+
+    /// Ends the reactor: it takes no more writes, completes what it was given, and its thread ends.
+    /// Later writes are made on the calling thread. Does nothing the second time, or where there
+    /// is no reactor. Dropping the environment and its files does the same without a limit of time.
+    ///
+    /// An error says that writes were still in the kernel when `patience` was over. Their memory
+    /// stays allocated until they complete, if they ever do; a file with such a write goes on
+    /// waiting for it when it is flushed.
+    pub fn shutdown(&self, patience: Duration) -> Result<()> {
+        if self.writes.shut_down(patience) {
+            return Ok(());
+        }
+        let message = format!("writes are still in the kernel after {patience:?}");
+        Err(Error::new(ErrorKind::Other, "shutdown", Path::new("IoUringEnv"), message))
     }
 
     fn add_facts(&self, report: &mut EnvReport) {
@@ -138,9 +175,10 @@ impl IoUringEnv {
         let made = format!("{} of {}", pool.size(), pool.asked());
         let why = pool.shortfall().map(|error| match error {
             SetupError::Setup(libc::ENOMEM) => "the limit of locked memory".to_owned(),
-            SetupError::Setup(errno) | SetupError::Enable(errno) => {
-                std::io::Error::from_raw_os_error(errno).to_string()
-            }
+            SetupError::Setup(errno)
+            | SetupError::Enable(errno)
+            | SetupError::Bell(errno)
+            | SetupError::Worker(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
         });
         report.fact("rings", made, why);
         report.fact("ring entries", self.rings.entries.to_string(), None);
@@ -165,7 +203,7 @@ impl Env for IoUringEnv {
     }
 
     fn create(&self, path: &Path, kind: FileKind) -> Result<Box<dyn WritableFile>> {
-        self.posix.create(path, kind)
+        self.posix.create_through(path, kind, |file| self.writes.outlet(kind, file))
     }
 
     fn metadata(&self, path: &Path) -> Result<Option<Metadata>> {
@@ -219,11 +257,14 @@ impl Env for IoUringEnv {
         report.env = "io_uring";
         report.facts.retain(|fact| fact.name != "batched reads");
         self.add_facts(&mut report);
+        self.writes.add_facts(&mut report);
         let pool = &self.shared.pool;
         report.counters.insert("rings_alive", pool.size() as u64);
         report.counters.insert("ring_replaced", pool.replaced());
         report.counters.insert("ring_lost", pool.lost());
-        report.counters.insert("worker_threads_alive", machine::ring_workers());
+        let workers = machine::ring_workers();
+        report.counters.insert("worker_threads_alive", workers.queues);
+        report.counters.insert("reactor_worker_threads_alive", workers.reactors);
         report
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use treering_env::{
     BatchReads, CountEnv, Env, EnvReport, FaultEnv, IoUringEnv, IoUringEnvBuilder, MemEnv,
-    MirrorEnv, PosixEnv, conformance,
+    MirrorEnv, PosixEnv, WritePath, conformance,
 };
 
 use crate::mirrored::{self, Side};
@@ -74,6 +74,53 @@ fn io_uring_env_with_direct_files_conforms() {
     }
 }
 
+/// Every way of writing, each for all that the suite writes.
+#[test]
+fn io_uring_env_conforms_by_every_way_of_writing() {
+    for path in [WritePath::Auto, WritePath::Reactor, WritePath::Caller] {
+        let Some(env) = uring(|builder| builder.write_path(path)) else { return };
+        run_on_disk(&env);
+        let report = env.report();
+        let alive = u64::from(path == WritePath::Reactor);
+        assert!(report.counter("reactor_alive") >= alive, "{report}");
+        if path == WritePath::Reactor {
+            assert!(report.counter("reactor_writes") > 0, "nothing went through:\n{report}");
+        }
+    }
+}
+
+/// The least room: one block with the reactor, whichever table it is of.
+#[test]
+fn io_uring_env_with_the_smallest_write_budget_conforms() {
+    let small = |builder: IoUringEnvBuilder| {
+        builder.write_path(WritePath::Reactor).write_budget(256 << 10).ring_entries(8)
+    };
+    let Some(env) = uring(small) else { return };
+    run_on_disk(&env);
+    assert!(env.report().counter("reactor_bytes_peak") <= 256 << 10);
+}
+
+#[test]
+fn io_uring_env_with_direct_tables_through_the_reactor_conforms() {
+    let direct = |builder: IoUringEnvBuilder| {
+        builder.direct_reads(true).direct_writes(true).write_path(WritePath::Reactor)
+    };
+    let Some(env) = uring(direct) else { return };
+    if is_supported("direct writing", &env) {
+        run_on_disk(&env);
+    }
+}
+
+/// ENV-11: faults above the reactor, and bytes held back above it.
+#[test]
+fn faults_over_every_way_of_writing_conform() {
+    for path in [WritePath::Auto, WritePath::Reactor, WritePath::Caller] {
+        let Some(inner) = uring(|builder| builder.write_path(path)) else { return };
+        run_on_disk(&(Arc::new(FaultEnv::new(Arc::clone(&inner))) as Arc<dyn Env>));
+        run_on_disk(&(Arc::new(FaultEnv::holding(inner)) as Arc<dyn Env>));
+    }
+}
+
 /// ENV-11: queues are forwarded, so that reads through wrappers reach the rings.
 #[test]
 fn wrappers_over_io_uring_conform_and_reach_the_rings() {
@@ -116,6 +163,16 @@ fn posix_and_io_uring_agree() {
     let ring = Side { env: Arc::clone(&env), root: scratch.dir(), on_disk: true };
     mirrored::run(100, [mirrored::posix(BatchReads::Serial, &scratch), ring]);
     assert_rings_were_used(&env.report());
+}
+
+/// ENV-14: every write goes through the reactor.
+#[test]
+fn posix_and_io_uring_writing_through_the_reactor_agree() {
+    let Some(env) = uring(|builder| builder.write_path(WritePath::Reactor)) else { return };
+    let scratch = Scratch::new();
+    let ring = Side { env: Arc::clone(&env), root: scratch.dir(), on_disk: true };
+    mirrored::run(40, [mirrored::posix(BatchReads::Serial, &scratch), ring]);
+    assert!(env.report().counter("reactor_writes") > 0);
 }
 
 /// ENV-14: the other side is memory, this side reads past the page cache through little room.

@@ -1,9 +1,9 @@
 //! The circuit breaker of an environment: when rings keep failing requests that plain calls can
-//! serve, it keeps reads off the rings for a while.
+//! serve, it keeps reads and writes off the rings for a while.
 //!
 //! It has no clock: it opens and closes by counting operations, so a simulation replays it.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// What one failed completion adds, in units of one good operation.
 const FAULT: u64 = 1000;
@@ -14,14 +14,14 @@ const HIGHEST: u64 = 8 * OPENS;
 /// Set while it is open; the level is in the other bits.
 const OPEN: u64 = 1 << 63;
 
-/// See the module.
-#[derive(Debug, Default)]
+/// See the module. Clones are the same breaker.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Breaker {
-    state: AtomicU64,
+    state: Arc<AtomicU64>,
 }
 
 impl Breaker {
-    /// Whether reads keep off the rings.
+    /// Whether reads and writes keep off the rings.
     pub(crate) fn is_open(&self) -> bool {
         // Relaxed, here and below: the state guards no other memory.
         self.state.load(Ordering::Relaxed) & OPEN != 0

@@ -4,13 +4,14 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::thread;
 
-use super::{IoUringEnv, Unavailable};
+use super::{IoUringEnv, Unavailable, WritePath};
 use crate::sync::Arc;
 use crate::sys::KernelSys;
 
 const RING_ENTRIES: RangeInclusive<u32> = 8..=4096;
 const RINGS: RangeInclusive<usize> = 1..=256;
 const MAX_IN_FLIGHT: RangeInclusive<usize> = 1..=4096;
+const WRITE_BUDGET: RangeInclusive<usize> = 256 << 10..=64 << 30;
 
 /// Makes an [`IoUringEnv`] with other than the default options.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct IoUringEnvBuilder {
     pub(super) direct_reads: bool,
     pub(super) direct_writes: bool,
     pub(super) nowait: bool,
+    pub(super) write_path: WritePath,
+    pub(super) write_budget: usize,
 }
 
 impl Default for IoUringEnvBuilder {
@@ -33,6 +36,8 @@ impl Default for IoUringEnvBuilder {
             direct_reads: false,
             direct_writes: false,
             nowait: true,
+            write_path: WritePath::Auto,
+            write_budget: 32 << 20,
         }
     }
 }
@@ -69,8 +74,9 @@ impl IoUringEnvBuilder {
         self
     }
 
-    /// Writes tables past the page cache; see
+    /// Writes tables past the page cache, into space allocated ahead; see
     /// [`PosixEnvBuilder::direct_writes`](crate::PosixEnvBuilder::direct_writes). Default: off.
+    /// Creating a table on a file system without direct I/O is an error of kind `Unsupported`.
     pub fn direct_writes(mut self, on: bool) -> Self {
         self.direct_writes = on;
         self
@@ -80,6 +86,20 @@ impl IoUringEnvBuilder {
     /// read goes to the ring: slower wherever the page cache has anything, and meant for comparing.
     pub fn nowait(mut self, on: bool) -> Self {
         self.nowait = on;
+        self
+    }
+
+    /// Who makes the writes of appended files. Default: [`WritePath::Auto`].
+    pub fn write_path(mut self, path: WritePath) -> Self {
+        self.write_path = path;
+        self
+    }
+
+    /// Bytes of buffers that writers may have with the reactor, 256 KiB to 64 GiB. Default: 32 MiB,
+    /// enough for 32 tables being written at once. A writer that finds it used waits for one of its
+    /// own writes, or, if none is out, writes on its own thread; `reactor_budget_full` counts that.
+    pub fn write_budget(mut self, bytes: usize) -> Self {
+        self.write_budget = bytes;
         self
     }
 
@@ -93,6 +113,7 @@ impl IoUringEnvBuilder {
     pub(super) fn check(&self) -> Result<(), Unavailable> {
         in_range("ring_entries", &self.ring_entries, &RING_ENTRIES)?;
         in_range("max_in_flight", &self.max_in_flight, &MAX_IN_FLIGHT)?;
+        in_range("write_budget", &self.write_budget, &WRITE_BUDGET)?;
         self.rings.map_or(Ok(()), |rings| in_range("rings", &rings, &RINGS))
     }
 
@@ -126,6 +147,7 @@ mod tests {
             (IoUringEnv::builder().ring_entries(4097), "ring_entries", "4097", "8 to 4096"),
             (IoUringEnv::builder().rings(0), "rings", "0", "1 to 256"),
             (IoUringEnv::builder().max_in_flight(0), "max_in_flight", "0", "1 to 4096"),
+            (IoUringEnv::builder().write_budget(1), "write_budget", "1", "262144 to 68719476736"),
         ];
         for (builder, name, value, allowed) in wrong {
             let (value, allowed) = (value.to_owned(), allowed.to_owned());

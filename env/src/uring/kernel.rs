@@ -6,11 +6,13 @@
 //! `O_CLOEXEC` on it).
 
 use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::register::{Probe, Restriction};
+use io_uring::squeue::Flags;
 use io_uring::{EnterFlags, IoUring, opcode, types};
 
-use super::ring::{Completed, DRAIN_BATCH, Errno, ReadEntry, Ring};
+use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, Ring, Work};
 
 /// The optional setup flags of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,20 @@ pub(crate) struct Abilities {
     pub(crate) restricted: bool,
 }
 
+/// Who uses a ring, and what it needs besides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Purpose<'a> {
+    /// Queues, one after another, on any thread.
+    Queues,
+    /// The reactor, on the thread that sets the ring up.
+    Reactor {
+        /// An eventfd that every completion is to be signalled on.
+        bell: BorrowedFd<'a>,
+        /// The most kernel worker threads for this thread's rings: those that write files.
+        workers: u32,
+    },
+}
+
 /// A real io_uring.
 pub(crate) struct KernelRing {
     ring: IoUring,
@@ -65,8 +81,17 @@ pub(crate) struct KernelRing {
 }
 
 impl KernelRing {
-    /// Sets up a ring, restricts and enables it.
+    /// Sets up a ring for queues, restricts and enables it.
     pub(crate) fn new(entries: u32, flags: RingFlags) -> Result<(Self, Abilities), SetupError> {
+        Self::for_purpose(entries, flags, Purpose::Queues)
+    }
+
+    /// Sets up a ring, restricts and enables it.
+    pub(crate) fn for_purpose(
+        entries: u32,
+        flags: RingFlags,
+        purpose: Purpose<'_>,
+    ) -> Result<(Self, Abilities), SetupError> {
         let mut builder = IoUring::builder();
         builder.dontfork().setup_cqsize(entries * 2);
         if flags.disabled_first {
@@ -86,7 +111,13 @@ impl KernelRing {
         let opcodes = ring.submitter().register_probe(&mut probe).is_ok().then(|| {
             probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Nop::CODE)
         });
-        let restricted = flags.disabled_first && restrict(&ring);
+        if let Purpose::Reactor { bell, workers } = purpose {
+            let registered = ring.submitter().register_eventfd(bell.as_raw_fd());
+            registered.map_err(|e| SetupError::Bell(errno_of(&e)))?;
+            // Before Linux 5.15 the number cannot be limited; the ring works all the same.
+            let _ = ring.submitter().register_iowq_max_workers(&mut [workers, UNBOUNDED_WORKERS]);
+        }
+        let restricted = flags.disabled_first && restrict(&ring, purpose);
         if flags.disabled_first {
             let enabled = ring.submitter().register_enable_rings();
             enabled.map_err(|e| SetupError::Enable(errno_of(&e)))?;
@@ -105,7 +136,18 @@ impl KernelRing {
 
     /// Runs one NOP through the ring: the first proof that entering the kernel is allowed.
     pub(crate) fn nop(&mut self) -> Result<(), Errno> {
-        push_nop(&mut self.ring);
+        self.run_nop(Flags::empty())
+    }
+
+    /// Runs one NOP on a kernel worker thread, which the kernel makes for it and then keeps. A
+    /// worker that is made later may not come to be, if a signal is pending or the limit of
+    /// processes is reached, and what it was to do is cancelled.
+    pub(crate) fn nop_on_worker(&mut self) -> Result<(), Errno> {
+        self.run_nop(Flags::ASYNC)
+    }
+
+    fn run_nop(&mut self, flags: Flags) -> Result<(), Errno> {
+        push_nop(&mut self.ring, flags);
         let mut done = Vec::new();
         while done.is_empty() {
             match self.enter(true, 1) {
@@ -124,24 +166,53 @@ pub(crate) enum SetupError {
     Setup(Errno),
     /// The ring was made but could not be enabled.
     Enable(Errno),
+    /// The ring was made but would not signal its completions.
+    Bell(Errno),
+    /// The ring was made but no kernel worker thread runs for it.
+    Worker(Errno),
 }
 
-/// Limits a disabled ring to what queues use. A kernel that refuses loses a safety net, no
+/// Worker threads for what is no file, of which the reactor has nothing.
+const UNBOUNDED_WORKERS: u32 = 2;
+
+/// Limits a disabled ring to what its user does. A kernel that refuses loses a safety net, no
 /// function.
-fn restrict(ring: &IoUring) -> bool {
-    let mut allowed = [
-        Restriction::sqe_op(opcode::Read::CODE),
-        Restriction::sqe_op(opcode::ReadFixed::CODE),
-        Restriction::sqe_op(opcode::Write::CODE),
-        Restriction::sqe_op(opcode::Nop::CODE),
-    ];
+fn restrict(ring: &IoUring, purpose: Purpose<'_>) -> bool {
+    let mut allowed = match purpose {
+        Purpose::Queues => vec![
+            Restriction::sqe_op(opcode::Read::CODE),
+            Restriction::sqe_op(opcode::ReadFixed::CODE),
+            Restriction::sqe_op(opcode::Write::CODE),
+            Restriction::sqe_op(opcode::Nop::CODE),
+        ],
+        Purpose::Reactor { .. } => vec![
+            Restriction::sqe_op(opcode::Write::CODE),
+            Restriction::sqe_op(opcode::SyncFileRange::CODE),
+            Restriction::sqe_op(opcode::Nop::CODE),
+            Restriction::sqe_flags_allowed(Flags::ASYNC.bits()),
+        ],
+    };
     ring.submitter().register_restrictions(&mut allowed).is_ok()
 }
 
-fn push_nop(ring: &mut IoUring) {
+fn push_nop(ring: &mut IoUring, flags: Flags) {
     // SAFETY: a NOP refers to no memory, so nothing has to outlive it.
-    unsafe { ring.submission().push(&opcode::Nop::new().build()) }
+    unsafe { ring.submission().push(&opcode::Nop::new().build().flags(flags)) }
         .expect("a ring that was never used has room");
+}
+
+/// The kernel's form of an entry.
+fn to_kernel(entry: &Entry) -> io_uring::squeue::Entry {
+    let fd = types::Fd(entry.fd);
+    let built = match entry.work {
+        Work::Read => opcode::Read::new(fd, entry.start, entry.len).offset(entry.offset).build(),
+        Work::Write => opcode::Write::new(fd, entry.start, entry.len).offset(entry.offset).build(),
+        Work::StartWriteBack => opcode::SyncFileRange::new(fd, entry.len)
+            .offset(entry.offset)
+            .flags(libc::SYNC_FILE_RANGE_WRITE)
+            .build(),
+    };
+    built.user_data(entry.user_data)
 }
 
 fn errno_of(error: &std::io::Error) -> Errno {
@@ -153,14 +224,10 @@ impl Ring for KernelRing {
         self.entries
     }
 
-    unsafe fn push(&mut self, entry: ReadEntry) -> bool {
-        let read = opcode::Read::new(types::Fd(entry.fd), entry.start, entry.len)
-            .offset(entry.offset)
-            .build()
-            .user_data(entry.user_data);
+    unsafe fn push(&mut self, entry: Entry) -> bool {
         // SAFETY: the caller keeps the memory valid and untouched until the completion of this
         // entry (contract of `Ring::push`).
-        unsafe { self.ring.submission().push(&read) }.is_ok()
+        unsafe { self.ring.submission().push(&to_kernel(&entry)) }.is_ok()
     }
 
     fn enter(&mut self, submit: bool, wait: usize) -> Result<usize, Errno> {

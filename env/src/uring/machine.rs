@@ -1,7 +1,11 @@
 //! What this machine allows: the facts behind "io_uring is not available".
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
+use std::path::Path;
+
+use super::reactor::THREAD_NAME;
 
 /// The facts of the running system that decide about io_uring, read when asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,19 +37,48 @@ impl MachineFacts {
     }
 }
 
+/// Whether a kernel of this release may lose the wake-up of a worker that is to write: one before
+/// Linux 5.15.3, as far as the release tells. Distributions port the fix back without saying so. A
+/// release that cannot be read is taken for a good one.
+pub(crate) fn may_lose_wake_ups(release: &str) -> bool {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    let mut number = || parts.next()?.parse::<u32>().ok();
+    match (number(), number(), number()) {
+        (Some(major), Some(minor), patch) => (major, minor, patch.unwrap_or(0)) < (5, 15, 3),
+        _ => false,
+    }
+}
+
 /// The `Seccomp:` line of a `/proc/.../status`: 0 is off, 1 strict, 2 a filter.
 fn seccomp_of(status: &str) -> Option<bool> {
     let value = status.lines().find_map(|line| line.strip_prefix("Seccomp:"))?;
     Some(value.trim() != "0")
 }
 
-/// Worker threads that the kernel runs for this process's rings. None are needed for reads that
-/// the file system does asynchronously.
-pub(crate) fn ring_workers() -> u64 {
-    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return 0 };
-    let names =
-        tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    names.filter(|name| name.starts_with("iou-wrk")).count() as u64
+/// Worker threads that the kernel runs for this process's rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Workers {
+    /// For queues. None are needed for reads that the file system does asynchronously.
+    pub(crate) queues: u64,
+    /// For reactors, which keep at least one each.
+    pub(crate) reactors: u64,
+}
+
+/// Counts them.
+pub(crate) fn ring_workers() -> Workers {
+    let mut workers = Workers::default();
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return workers };
+    let name = |id: &OsStr| fs::read_to_string(Path::new("/proc/self/task").join(id).join("comm"));
+    for task in tasks.flatten() {
+        // A worker is called after the thread that it works for.
+        let Ok(comm) = name(&task.file_name()) else { continue };
+        let Some(id) = comm.strip_prefix("iou-wrk-") else { continue };
+        // A thread that is gone has no workers any more.
+        let Ok(works_for) = name(OsStr::new(id.trim())) else { continue };
+        let reactor = works_for.trim() == THREAD_NAME;
+        *(if reactor { &mut workers.reactors } else { &mut workers.queues }) += 1;
+    }
+    workers
 }
 
 impl fmt::Display for MachineFacts {
@@ -78,6 +111,20 @@ mod tests {
         assert_eq!(seccomp_of(status), Some(true));
         assert_eq!(seccomp_of("Seccomp:\t0\n"), Some(false));
         assert_eq!(seccomp_of("Seccomp_filters:\t1\n"), None);
+    }
+
+    /// URING-36
+    #[test]
+    fn releases_with_lost_wake_ups_are_told_from_others_and_garbage_is_none() {
+        for release in ["5.4", "5.15.0", "5.15.2", "5.15.0-88-generic", "5.14.0-362.el9", "4.19.1"]
+        {
+            assert!(may_lose_wake_ups(release), "{release}");
+        }
+        let good = ["5.15.3", "5.15.10-arch1", "6.1.0-13-amd64", "6.18.44-custom", "6.0-rc1"];
+        let garbage = ["garbage", "", "5", "5.", "..", "99999999999.1.1", "-1.2.3"];
+        for release in good.into_iter().chain(garbage) {
+            assert!(!may_lose_wake_ups(release), "{release:?}");
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ enum Cell {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) ring: Box<dyn Ring>,
-    place: usize,
+    pub(super) place: usize,
 }
 
 /// See the module.

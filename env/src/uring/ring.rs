@@ -24,6 +24,36 @@ pub(crate) struct ReadEntry {
     pub(crate) user_data: u64,
 }
 
+/// What an entry asks the kernel to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Fill the memory from the file.
+    Read,
+    /// Write the memory to the file.
+    Write,
+    /// Start write-back of the range, which names no memory: a hint.
+    StartWriteBack,
+}
+
+/// One operation, ready to be handed to the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) work: Work,
+    pub(crate) fd: i32,
+    pub(crate) start: *mut u8,
+    pub(crate) len: u32,
+    pub(crate) offset: u64,
+    /// Comes back in the completion.
+    pub(crate) user_data: u64,
+}
+
+impl From<ReadEntry> for Entry {
+    fn from(read: ReadEntry) -> Self {
+        let ReadEntry { fd, start, len, offset, user_data } = read;
+        Self { work: Work::Read, fd, start, len, offset, user_data }
+    }
+}
+
 /// One completion: the tag of the entry, and the bytes transferred or a negative error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Completed {
@@ -31,19 +61,20 @@ pub(crate) struct Completed {
     pub(crate) result: i32,
 }
 
-/// An io_uring in the hands of exactly one queue.
+/// An io_uring in the hands of exactly one user: a queue, or the reactor.
 pub(crate) trait Ring: Send + Debug {
     /// Submission entries; the completion side holds twice as many.
     fn entries(&self) -> usize;
 
-    /// Puts a read into the submission queue; false if that is full.
+    /// Puts an operation into the submission queue; false if that is full.
     ///
     /// # Safety
     ///
-    /// `entry.start..+entry.len` must stay valid for writes, and be touched by nobody, until the
-    /// completion of this entry was drained, or for ever if it never is. The one exception: an
+    /// The memory `entry.start..+entry.len` of a read must stay valid for writes, and be touched by
+    /// nobody, until the completion of this entry was drained, or for ever if it never is; that of
+    /// a write must as long stay valid for reads, and be changed by nobody. The one exception: an
     /// entry that no [`Ring::enter`] with `submit` has followed was never seen by the kernel.
-    unsafe fn push(&mut self, entry: ReadEntry) -> bool;
+    unsafe fn push(&mut self, entry: Entry) -> bool;
 
     /// Enters the kernel: offers what was pushed if `submit`, then waits until `wait` completions
     /// are there. Returns how many entries the kernel took. It may return early, with fewer.

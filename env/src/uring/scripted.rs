@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::ring::{Completed, DRAIN_BATCH, Errno, ReadEntry, Ring};
+use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, Ring, Work};
 
 /// What happens to one entry that the ring took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(crate) enum Answer {
     Bytes(usize),
     /// A negative result.
     Fail(Errno),
+    /// The first so many bytes, and a negative result all the same.
+    FailAfter(usize, Errno),
     /// All bytes, and a result that claims one more.
     Over,
     /// All bytes, and before that a completion with a tag that was used long ago.
@@ -41,6 +43,8 @@ pub(crate) enum Entered {
     AtMost(usize),
     /// Fails, taking nothing. What is in flight completes all the same.
     Fail(Errno),
+    /// Panics.
+    Panic,
 }
 
 /// What a scripted ring has seen, shared with the test.
@@ -54,14 +58,14 @@ pub(crate) struct Seen {
     pub(crate) rings_dropped: usize,
 }
 
-type Answers = Box<dyn FnMut(usize, &ReadEntry) -> Answer + Send>;
+type Answers = Box<dyn FnMut(usize, &Entry) -> Answer + Send>;
 type Entries = Box<dyn FnMut(usize) -> Entered + Send>;
 
 /// See the module.
 pub(crate) struct ScriptedRing {
     capacity: usize,
-    offered: VecDeque<ReadEntry>,
-    taken: VecDeque<ReadEntry>,
+    offered: VecDeque<Entry>,
+    taken: VecDeque<Entry>,
     visible: VecDeque<Completed>,
     answers: Answers,
     entered: Entries,
@@ -70,8 +74,14 @@ pub(crate) struct ScriptedRing {
     lost: usize,
     reverse: bool,
     per_enter: usize,
+    /// Rings when there is more to complete, as a kernel does when it has.
+    bell: Option<Bell>,
+    /// Completes nothing while this says no.
+    open: Option<Box<dyn Fn() -> bool + Send>>,
     seen: Arc<Mutex<Seen>>,
 }
+
+type Bell = Box<dyn Fn() + Send>;
 
 // SAFETY: the raw pointers in the entries belong to the queue that pushed them, and a ring moves
 // between threads only while it is idle and holds none.
@@ -91,6 +101,8 @@ impl ScriptedRing {
             lost: 0,
             reverse: false,
             per_enter: usize::MAX,
+            bell: None,
+            open: None,
             seen: Arc::default(),
         }
     }
@@ -98,7 +110,7 @@ impl ScriptedRing {
     /// Decides about each entry; the first argument counts them from zero.
     pub(crate) fn answering(
         mut self,
-        answers: impl FnMut(usize, &ReadEntry) -> Answer + Send + 'static,
+        answers: impl FnMut(usize, &Entry) -> Answer + Send + 'static,
     ) -> Self {
         self.answers = Box::new(answers);
         self
@@ -125,6 +137,18 @@ impl ScriptedRing {
         self
     }
 
+    /// Completes nothing while `open` says no.
+    pub(crate) fn while_open(mut self, open: impl Fn() -> bool + Send + 'static) -> Self {
+        self.open = Some(Box::new(open));
+        self
+    }
+
+    /// Calls `bell` after each enter that leaves something to complete.
+    pub(crate) fn ringing(mut self, bell: impl Fn() + Send + 'static) -> Self {
+        self.bell = Some(Box::new(bell));
+        self
+    }
+
     /// Writes down what it sees where the test can look.
     pub(crate) fn seen_by(mut self, seen: &Arc<Mutex<Seen>>) -> Self {
         self.seen = Arc::clone(seen);
@@ -132,6 +156,9 @@ impl ScriptedRing {
     }
 
     fn complete_some(&mut self) {
+        if self.open.as_ref().is_some_and(|open| !open()) {
+            return;
+        }
         for _ in 0..self.per_enter {
             let entry = if self.reverse { self.taken.pop_back() } else { self.taken.pop_front() };
             let Some(entry) = entry else { return };
@@ -141,14 +168,18 @@ impl ScriptedRing {
         }
     }
 
-    fn complete(&mut self, entry: ReadEntry, answer: Answer) {
+    fn complete(&mut self, entry: Entry, answer: Answer) {
         let want = match answer {
-            Answer::Bytes(n) => n.min(entry.len as usize),
+            Answer::Bytes(n) | Answer::FailAfter(n, _) => n.min(entry.len as usize),
             Answer::Fail(_) => 0,
             _ => entry.len as usize,
         };
         let result = match answer {
             Answer::Fail(errno) => -errno,
+            Answer::FailAfter(_, errno) => {
+                transfer(&entry, want);
+                -errno
+            }
             Answer::Over => transfer(&entry, want) + 1,
             _ => transfer(&entry, want),
         };
@@ -169,8 +200,13 @@ impl ScriptedRing {
 
 /// Reads an entry's range into its memory, as the kernel would, and spoils what lies beyond the
 /// first `len` bytes: a queue that takes it for read is found out.
-fn transfer(entry: &ReadEntry, len: usize) -> i32 {
+fn transfer(entry: &Entry, len: usize) -> i32 {
     let offset = i64::try_from(entry.offset).expect("test files are small");
+    match entry.work {
+        Work::Read => {}
+        Work::Write => return write(entry, len, offset),
+        Work::StartWriteBack => return 0,
+    }
     let whole = entry.len as usize;
     // SAFETY: the queue keeps the entry's memory valid and untouched until its completion
     // (contract of `Ring::push`).
@@ -184,12 +220,23 @@ fn transfer(entry: &ReadEntry, len: usize) -> i32 {
     i32::try_from(given).expect("an entry is at most 512 KiB")
 }
 
+/// Writes the first `len` bytes of an entry's memory, as the kernel would.
+fn write(entry: &Entry, len: usize, offset: i64) -> i32 {
+    // SAFETY: the user of the ring keeps the entry's memory valid and unchanged until its
+    // completion (contract of `Ring::push`); `len` is at most the entry's length.
+    let wrote = unsafe { libc::pwrite(entry.fd, entry.start.cast(), len, offset) };
+    match i32::try_from(wrote) {
+        Ok(wrote) if wrote >= 0 => wrote,
+        _ => -std::io::Error::last_os_error().raw_os_error().expect("a system call failed"),
+    }
+}
+
 impl Ring for ScriptedRing {
     fn entries(&self) -> usize {
         self.capacity
     }
 
-    unsafe fn push(&mut self, entry: ReadEntry) -> bool {
+    unsafe fn push(&mut self, entry: Entry) -> bool {
         if self.offered.len() == self.capacity {
             return false;
         }
@@ -211,8 +258,9 @@ impl Ring for ScriptedRing {
             Entered::All => offered,
             Entered::AtMost(n) => n.min(offered),
             Entered::Fail(_) => 0,
+            Entered::Panic => panic!("the script says so"),
         };
-        let taken: Vec<ReadEntry> = self.offered.drain(..take).collect();
+        let taken: Vec<Entry> = self.offered.drain(..take).collect();
         self.taken.extend(taken);
         let waits = take == offered && !matches!(entered, Entered::Fail(_));
         let owed = self.taken.len() + self.visible.len() + self.lost;
@@ -221,6 +269,11 @@ impl Ring for ScriptedRing {
             self.seen.lock().waits.push(wait);
         }
         self.complete_some();
+        if let Some(bell) = &self.bell
+            && !self.taken.is_empty()
+        {
+            bell();
+        }
         match entered {
             Entered::Fail(errno) => Err(errno),
             _ => Ok(take),

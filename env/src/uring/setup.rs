@@ -141,7 +141,7 @@ fn read_once(ring: &mut KernelRing, file: &OwnedFd, len: usize) -> Result<Vec<u8
     };
     // SAFETY: `memory` is on the heap; the loop below returns only after the completion was
     // drained, and the one way out without it leaks `memory`.
-    let pushed = unsafe { ring.push(entry) };
+    let pushed = unsafe { ring.push(entry.into()) };
     assert!(pushed, "an idle ring has room");
     let mut done = Vec::new();
     while done.is_empty() {

@@ -14,6 +14,8 @@ use crate::{Buffer, Request, read_batch};
 
 mod denied;
 mod fork;
+mod storms;
+mod writes;
 
 /// A directory on the disk that the crate is built on, which is a real one more often than `/tmp`.
 fn on_disk() -> TempDir {

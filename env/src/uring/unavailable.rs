@@ -47,6 +47,8 @@ pub enum Unavailable {
     Feature(&'static str),
     /// Setting up a ring failed with this errno for a reason not known to us.
     Setup(i32),
+    /// The thread that writes could not be started; its errno.
+    Thread(i32),
     /// An option of the builder is out of its range.
     InvalidOption {
         /// The option.
@@ -77,6 +79,10 @@ pub enum SelfTestStep {
     TemporaryFile,
     /// Reading the temporary file, with its bytes compared.
     Read,
+    /// Having completions signalled to the thread that writes.
+    Bell,
+    /// A request that does nothing, on a worker thread of the kernel.
+    Worker,
 }
 
 impl Unavailable {
@@ -86,6 +92,10 @@ impl Unavailable {
             SetupError::Setup(errno) => errno,
             SetupError::Enable(errno) => {
                 return Self::SelfTest { step: SelfTestStep::Enable, errno };
+            }
+            SetupError::Bell(errno) => return Self::SelfTest { step: SelfTestStep::Bell, errno },
+            SetupError::Worker(errno) => {
+                return Self::SelfTest { step: SelfTestStep::Worker, errno };
             }
         };
         let seccomp = facts.seccomp == Some(true);
@@ -114,6 +124,7 @@ impl Unavailable {
             Self::LockedMemory { .. } => format!("io_uring_setup: {}", describe(libc::ENOMEM)),
             Self::Descriptors => format!("io_uring_setup: {}", describe(libc::EMFILE)),
             Self::Kernel { .. } => format!("io_uring_setup: {}", describe(libc::EINVAL)),
+            Self::Thread(errno) => format!("starting a thread: {}", describe(*errno)),
             Self::Feature(name) => format!("this kernel's io_uring lacks {name}"),
             Self::InvalidOption { name, value, allowed } => {
                 format!("option {name} = {value} is out of range: {allowed}")
@@ -154,6 +165,12 @@ impl Unavailable {
                 .into(),
             Self::Kernel { found, needs } => format!("found {found}, needs {needs}"),
             Self::Feature(_) => format!("needs {FLOOR}"),
+            Self::Thread(_)
+            | Self::SelfTest { step: SelfTestStep::Worker, errno: libc::ECANCELED } => {
+                "the limit of processes and threads is reached (ulimit -u, the pids cgroup); \
+                 WritePath::Caller needs no further thread"
+                    .into()
+            }
             Self::InvalidOption { .. } => "correct the option".into(),
             Self::Setup(_) | Self::SelfTest { .. } => "the cause is not known to us".into(),
         }

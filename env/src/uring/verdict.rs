@@ -1,6 +1,7 @@
 //! What a completion means: the table of results, as a function.
 
 use super::ring::Errno;
+use crate::counters::Count;
 
 /// One read of one range, as far as its completion is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,55 @@ pub(crate) fn judge(asked: Asked, result: i32) -> Verdict {
     }
 }
 
+/// What became of a write of one range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// All of it is in the file.
+    Done,
+    /// The first so many bytes are, perhaps none. A plain write of the rest decides: it is harmless
+    /// since the offset is fixed and no younger write touches the range.
+    Partly(usize),
+    /// The same, and the failure says nothing about the file: all of it must be written again.
+    Passing(Errno),
+    /// The file's own error.
+    Failed(Errno),
+    /// More bytes than were given: the ring is broken, and nothing is known of the file.
+    Overlong,
+}
+
+/// Judges the result of the completion of a write of `len` bytes.
+pub(crate) fn judge_write(len: usize, result: i32) -> Written {
+    let Ok(took) = usize::try_from(result) else {
+        return match -result {
+            errno @ (libc::EAGAIN
+            | libc::EINTR
+            | libc::ECANCELED
+            | libc::EFAULT
+            | libc::ENOMEM
+            | libc::ENOBUFS
+            | libc::EOPNOTSUPP
+            | libc::EINVAL) => Written::Passing(errno),
+            errno => Written::Failed(errno),
+        };
+    };
+    match took {
+        _ if took > len => Written::Overlong,
+        _ if took == len => Written::Done,
+        _ => Written::Partly(took),
+    }
+}
+
+/// The counter of operations done again after a passing failure.
+pub(crate) fn retried(errno: Errno) -> Count {
+    match errno {
+        libc::EINTR => Count::RetriedEintr,
+        libc::EAGAIN => Count::RetriedEagain,
+        libc::ECANCELED => Count::RetriedCanceled,
+        libc::EFAULT => Count::RetriedEfault,
+        _ => Count::RetriedOther,
+    }
+}
+
 /// Whether a passing failure counts against the rings as such.
 pub(crate) fn strains_the_breaker(errno: Errno) -> bool {
     matches!(errno, libc::ECANCELED | libc::EFAULT | libc::EAGAIN)
@@ -76,6 +126,26 @@ mod tests {
                 Verdict::Overlong
             ]
         );
+    }
+
+    #[test]
+    fn a_write_is_done_only_when_all_of_it_was_taken() {
+        let verdicts = [0, 1, 4095, 4096, 4097].map(|result| judge_write(4096, result));
+        let expected = [
+            Written::Partly(0),
+            Written::Partly(1),
+            Written::Partly(4095),
+            Written::Done,
+            Written::Overlong,
+        ];
+        assert_eq!(verdicts, expected);
+        for errno in 1..134 {
+            let expected = match errno {
+                4 | 11 | 12 | 14 | 22 | 95 | 105 | 125 => Written::Passing(errno),
+                _ => Written::Failed(errno),
+            };
+            assert_eq!(judge_write(1, -errno), expected, "errno {errno}");
+        }
     }
 
     #[test]

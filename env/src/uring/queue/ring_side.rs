@@ -8,7 +8,7 @@ use crate::sync::Arc;
 use crate::uring::lane::Turn;
 use crate::uring::op::Piece;
 use crate::uring::ring::{Completed, ReadEntry};
-use crate::uring::verdict::{Verdict, judge, strains_the_breaker};
+use crate::uring::verdict::{Verdict, judge, retried, strains_the_breaker};
 use crate::{Error, ErrorKind, RandomAccessFile};
 
 impl RingQueue {
@@ -203,16 +203,6 @@ impl Drop for RingQueue {
             }
         }
         self.end_batch();
-    }
-}
-
-fn retried(errno: i32) -> Count {
-    match errno {
-        libc::EINTR => Count::RetriedEintr,
-        libc::EAGAIN => Count::RetriedEagain,
-        libc::ECANCELED => Count::RetriedCanceled,
-        libc::EFAULT => Count::RetriedEfault,
-        _ => Count::RetriedOther,
     }
 }
 

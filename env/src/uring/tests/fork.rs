@@ -120,3 +120,49 @@ fn a_queue_dropped_in_a_child_waits_for_nothing() {
     queue.take();
     assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
 }
+
+/// LIFE-01: blocks that are with the parent's reactor are not the child's; its other files are.
+#[test]
+fn a_child_writes_by_plain_calls_and_leaves_the_parents_reactor_alone() {
+    const BLOCK: usize = 256 << 10;
+    let dir = on_disk();
+    let env = writes::env_with_reactor();
+    let create = |name: &str| env.create(&dir.path().join(name), FileKind::Table).unwrap();
+    let data = bytes(0, 4 * BLOCK);
+    let (mut settled, mut unsettled) = (create("settled"), create("unsettled"));
+    settled.append(&data).unwrap();
+    settled.flush().unwrap();
+    unsettled.append(&data).unwrap();
+    let mut files = Some((settled, unsettled));
+    // The child could not take a lock that the reactor holds, as of any other thread.
+    let idle = |report: &EnvReport| report.to_string().contains("write budget: 0 of");
+    until(&env, idle, || std::thread::sleep(Duration::from_millis(20)));
+    let before = env.report();
+    let mut environment = Some(env.clone());
+    let child = fork(|| {
+        let (mut settled, mut unsettled) = files.take().unwrap();
+        settled.append(&data).unwrap();
+        settled.sync().unwrap();
+        let error = unsettled.flush().unwrap_err();
+        assert!(error.to_string().contains("a child made by fork"), "{error}");
+        assert!(unsettled.append(&data).is_err() && unsettled.sync().is_err());
+        drop((settled, unsettled));
+        let mut own = create("own");
+        own.append(&data).unwrap();
+        assert_eq!(own.finish().unwrap(), data.len() as u64);
+        assert!(std::fs::read(dir.path().join("own")).unwrap() == data);
+        let since = env.report().since(&before);
+        assert_eq!(since.counter("reactor_stalls"), 0, "{since}");
+        environment.take().unwrap().shutdown(Duration::ZERO).unwrap();
+    });
+    assert_ends_well(child);
+    let (settled, mut unsettled) = files.take().unwrap();
+    unsettled.append(&data).unwrap();
+    assert_eq!(unsettled.finish().unwrap(), 8 * BLOCK as u64);
+    let there = std::fs::read(dir.path().join("unsettled")).unwrap();
+    assert!(there == [&data[..], &data].concat());
+    drop(settled);
+    environment.take();
+    writes::write_table(&env, &dir.path().join("later"), 6);
+    assert_eq!(env.report().counter("reactor_alive"), 1);
+}

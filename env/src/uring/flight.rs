@@ -1,0 +1,213 @@
+//! A ring and what is in it: pushing entries, entering the kernel, and what to make of its
+//! refusals.
+//!
+//! Invariants:
+//! * An entry is in flight from the moment it is pushed, whether or not the kernel took it yet.
+//! * In flight never exceeds the submission entries, half of what the completion side holds.
+//! * It never waits for what the kernel has not taken.
+//! * Entries that were taken back are never offered again: the ring submits no more and is retired
+//!   once nothing is in flight.
+
+use std::collections::VecDeque;
+use std::thread;
+
+use super::ring::{Completed, Entry, Errno, Ring};
+use crate::counters::{Count, Counters};
+
+/// How often a refused submission is tried again, giving up the CPU in between.
+const YIELDS: u32 = 16;
+/// How often an interrupted call is repeated while it should also submit: entering submits before
+/// it can be interrupted, so this is rare. A call that only waits is repeated without limit.
+const INTERRUPTIONS: u32 = 256;
+
+/// What became of one turn at the ring.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// Everything offered was taken, and if a wait was wanted, something completed.
+    Done,
+    /// The kernel goes on refusing these entries: they never ran and never will.
+    TakenBack(Vec<u64>),
+    /// The ring is unusable, and what is in flight has no answer: the kernel may still use its
+    /// memory.
+    Broken,
+}
+
+/// What a turn at the ring is for, besides offering what was pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Nothing: without anything to offer the kernel is not entered.
+    Nothing,
+    /// What has completed. A kernel may show it only to a thread that enters.
+    Ready,
+    /// The kernel is to wait for so many completions, at most what is in flight. At least one
+    /// comes of it, if anything is in flight: a signal cuts the wait short.
+    Completions(usize),
+}
+
+/// The counters that one kind of user of rings counts in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    pub(crate) enters: Count,
+    pub(crate) cqes: Count,
+    pub(crate) per_enter_peak: Count,
+    pub(crate) in_flight_peak: Count,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    ring: Box<dyn Ring>,
+    tally: Tally,
+    /// Pushed and not yet taken by the kernel, in order.
+    offered: VecDeque<u64>,
+    /// Pushed and not yet completed, `offered` included.
+    owed: usize,
+    /// Something is wrong with the ring: it submits no more, and is retired when empty.
+    spoiled: bool,
+}
+
+impl Flight {
+    /// Takes a ring with nothing in it.
+    pub(crate) fn new(ring: Box<dyn Ring>, tally: Tally) -> Self {
+        Self { ring, tally, offered: VecDeque::new(), owed: 0, spoiled: false }
+    }
+
+    /// Entries pushed and not completed.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.owed
+    }
+
+    /// Whether something was pushed that the kernel has not taken.
+    pub(crate) fn has_offers(&self) -> bool {
+        !self.offered.is_empty()
+    }
+
+    /// Whether another entry may be pushed.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.spoiled && self.owed < self.ring.entries()
+    }
+
+    /// Pushes an entry; the ring must have room.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Ring::push`]. An entry that is taken back never runs.
+    pub(crate) unsafe fn push(&mut self, entry: Entry, counters: &Counters) {
+        // SAFETY: the caller's promise is the ring's requirement.
+        let pushed = unsafe { self.ring.push(entry) };
+        assert!(pushed, "in flight never exceeds the submission entries");
+        self.offered.push_back(entry.user_data);
+        self.owed += 1;
+        counters.peak(self.tally.in_flight_peak, self.owed as u64);
+    }
+
+    /// Offers what was pushed, and gets what is wanted besides. Completions that are there are
+    /// added to `completed`.
+    pub(crate) fn enter(
+        &mut self,
+        want: Want,
+        completed: &mut Vec<Completed>,
+        counters: &Counters,
+    ) -> Turn {
+        let (mut refusals, mut interruptions) = (0, 0);
+        let before = completed.len();
+        let mut look = want == Want::Ready && self.owed > 0;
+        loop {
+            let wait = match want {
+                Want::Completions(wait) if completed.len() == before && self.owed > 0 => wait,
+                _ => 0,
+            };
+            if self.offered.is_empty() && wait == 0 && !look {
+                return Turn::Done;
+            }
+            match self.enter_once(wait, completed, counters) {
+                Ok(progress) => {
+                    look = false;
+                    if progress {
+                        refusals = 0;
+                    } else {
+                        refusals += 1;
+                        thread::yield_now();
+                    }
+                }
+                Err(libc::EINTR) if interruptions < INTERRUPTIONS || self.offered.is_empty() => {
+                    interruptions += 1;
+                }
+                Err(libc::EAGAIN | libc::ENOMEM | libc::EBUSY | libc::EINTR) => {
+                    refusals += 1;
+                    thread::yield_now();
+                }
+                Err(_) => return self.broken(),
+            }
+            if refusals > YIELDS {
+                return if self.offered.is_empty() { self.broken() } else { self.take_back() };
+            }
+        }
+    }
+
+    /// One call of the kernel; whether it took, or there came, anything.
+    fn enter_once(
+        &mut self,
+        wait: usize,
+        completed: &mut Vec<Completed>,
+        counters: &Counters,
+    ) -> Result<bool, Errno> {
+        let offers = self.offered.len();
+        let entered = self.ring.enter(offers > 0, wait);
+        counters.bump(self.tally.enters);
+        let came = self.peek(completed, counters);
+        let took = entered?.min(offers);
+        counters.peak(self.tally.per_enter_peak, took as u64);
+        self.offered.drain(..took);
+        // An early return that only waited is a signal's doing: the wait goes on.
+        Ok(took > 0 || came > 0 || offers == 0)
+    }
+
+    /// Adds completions that are visible already, without entering the kernel; how many.
+    pub(crate) fn peek(&mut self, completed: &mut Vec<Completed>, counters: &Counters) -> usize {
+        let before = completed.len();
+        self.ring.drain(completed);
+        let came = completed.len() - before;
+        counters.add(self.tally.cqes, came as u64);
+        came
+    }
+
+    /// Counts a completion that was matched to an entry in flight.
+    pub(crate) fn completed_one(&mut self) {
+        self.owed = self.owed.checked_sub(1).expect("matched completions were in flight");
+    }
+
+    /// Takes the ring out of use: it submits nothing more.
+    pub(crate) fn spoil(&mut self) {
+        self.spoiled = true;
+    }
+
+    /// Whether the ring is out of use.
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.spoiled
+    }
+
+    fn take_back(&mut self) -> Turn {
+        self.spoiled = true;
+        self.owed -= self.offered.len();
+        Turn::TakenBack(self.offered.drain(..).collect())
+    }
+
+    fn broken(&mut self) -> Turn {
+        self.spoiled = true;
+        Turn::Broken
+    }
+
+    /// Forgets what is in flight, whose memory the caller has leaked.
+    pub(crate) fn abandon(&mut self) {
+        self.owed = 0;
+        self.offered.clear();
+        self.spoiled = true;
+    }
+
+    /// The ring, with nothing in it.
+    pub(crate) fn into_ring(self) -> Box<dyn Ring> {
+        assert_eq!(self.owed, 0, "a ring is given back empty");
+        self.ring
+    }
+}

@@ -1,0 +1,300 @@
+//! The owner's side: an outlet that hands buffers to the reactor, a few at a time, and writes
+//! itself whatever the reactor does not.
+//!
+//! The owner never waits for anything but its own blocks, and of these only for what is in the
+//! kernel: a block that is still queued it takes back (unless it was asked to send every single
+//! write, to compare). So memory that other owners hold, or a reactor that gets no processor, cost
+//! parallelism and never progress.
+
+use super::Reactor;
+use super::stream::{Block, Returned, Share, Stream};
+use crate::counters::Count;
+use crate::os_file::Os;
+use crate::posix::outlet::{Outlet, Stopped, start_write_back};
+use crate::posix::writable::{Shared as File, TABLE_BUFFER};
+use crate::sync::Arc;
+use crate::{Buffer, Error, ErrorKind, Result};
+
+/// Shorter blocks are written by their owner: handing one over costs more than writing it.
+pub(crate) const SHORTEST: usize = 64 << 10;
+/// Blocks of one table that are out at once.
+pub(crate) const PER_TABLE: usize = 4;
+
+/// How one file uses the reactor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// Blocks out at once.
+    pub(crate) depth: usize,
+    /// Blocks shorter than this stay on the caller.
+    pub(crate) shortest: usize,
+    /// Whether each call waits until what it put is in the file.
+    pub(crate) waits: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    reactor: Arc<Reactor>,
+    stream: Arc<Stream>,
+    manner: Manner,
+    /// Blocks were handed over since everything was last known to be in.
+    unsettled: bool,
+    /// The file may have grown since the last time it was told so.
+    grown: bool,
+    /// The end was told to the caller with the first failure.
+    stopped: bool,
+}
+
+/// How a block goes into the file.
+enum Way {
+    Reactor(Share),
+    Caller,
+}
+
+impl Handover {
+    pub(crate) fn new(reactor: &Arc<Reactor>, file: &Arc<File>, manner: Manner) -> Self {
+        let starts_write_back = file.direct().is_none() && !manner.waits;
+        Self {
+            reactor: Arc::clone(reactor),
+            stream: Stream::new(file, starts_write_back),
+            manner,
+            unsettled: false,
+            grown: false,
+            stopped: false,
+        }
+    }
+
+    fn file(&self) -> &Arc<File> {
+        self.stream.file()
+    }
+
+    fn os(&self) -> &Arc<Os> {
+        self.file().os()
+    }
+
+    /// Fails in a child of a fork if blocks are out there: their thread is not here. Nothing of
+    /// the reactor's is touched, since its locks may have been held when the process was copied.
+    fn check_process(&self) -> Result<(), Stopped> {
+        if !self.unsettled || self.reactor.is_ours() {
+            return Ok(());
+        }
+        let message = "written by a thread that a child made by fork does not have";
+        let file = self.file();
+        Err(file.fail(Error::new(ErrorKind::Other, "append", file.path(), message)).into())
+    }
+
+    /// Decides how a block of `len` bytes that takes `memory` goes into the file; waits for own
+    /// blocks if too many are out.
+    fn way(&mut self, len: usize, memory: usize) -> Result<Way, Stopped> {
+        if len < self.manner.shortest || !self.reactor.takes() || self.stream.is_refused() {
+            return Ok(Way::Caller);
+        }
+        let mut stalled = false;
+        loop {
+            self.write_returned()?;
+            self.check_file()?;
+            let out = self.stream.out();
+            if out < self.manner.depth {
+                if let Some(share) = self.reactor.budget().take(memory) {
+                    return Ok(Way::Reactor(share));
+                }
+                if !stalled {
+                    self.os().counters.bump(Count::ReactorBudgetFull);
+                }
+            }
+            if out == 0 {
+                return Ok(Way::Caller);
+            }
+            if !stalled {
+                self.os().counters.bump(Count::ReactorStalls);
+                stalled = true;
+            }
+            self.await_fewer_than(out)?;
+        }
+    }
+
+    /// Brings the blocks that are out below `out`: by writing the oldest of those that are still
+    /// queued, or else by waiting for one in the kernel.
+    fn await_fewer_than(&mut self, out: usize) -> Result<(), Stopped> {
+        let queued = || self.reactor.take_back(&self.stream);
+        // Who waits for every single write would take back each before the reactor wakes up.
+        if let Some(block) = (!self.manner.waits).then(queued).flatten() {
+            self.os().counters.bump(Count::TakenBack);
+            block.give_back(0, false);
+            self.write_returned()
+        } else {
+            self.stream.wait(out);
+            Ok(())
+        }
+    }
+
+    /// Writes what came back, by plain calls.
+    fn write_returned(&mut self) -> Result<(), Stopped> {
+        while let Some(Returned { data, at, from, .. }) = self.stream.next_returned() {
+            let from = self.aligned_down(from);
+            self.os().counters.bump(Count::FallbackPwrites);
+            self.write_here(&data[from..], at + from as u64)?;
+        }
+        Ok(())
+    }
+
+    /// The last place at or below `at` where a write of this file may begin.
+    fn aligned_down(&self, at: usize) -> usize {
+        self.file().direct().map_or(at, |align| {
+            let block = usize::try_from(align.offset).expect("at most 64 KiB");
+            at / block * block
+        })
+    }
+
+    /// Writes reserved bytes on this thread.
+    fn write_here(&mut self, data: &[u8], at: u64) -> Result<(), Stopped> {
+        if let Err(failure) = self.file().put_reserved(data, at) {
+            self.stream.break_at(at + failure.written as u64);
+            return Err(self.stop(failure.error));
+        }
+        self.reactor.breaker().good();
+        self.stream.wrote(at + data.len() as u64);
+        if let Some((from, len)) = self.stream.take_unpushed() {
+            start_write_back(self.file(), from, len);
+        }
+        Ok(())
+    }
+
+    /// Puts bytes that need no buffer of their own: a short block, or one the reactor does not take.
+    fn put_here(&mut self, data: &[u8], at: u64) -> Result<(), Stopped> {
+        self.grown |= self.file().reserve(at + data.len() as u64);
+        if data.len() >= self.manner.shortest {
+            self.os().counters.bump(Count::FallbackPwrites);
+        }
+        self.write_here(data, at)
+    }
+
+    /// Hands a buffer over, whose first `len` bytes go to `at`.
+    fn hand_over(&mut self, data: Buffer, at: u64, share: Share) {
+        self.grown |= self.file().reserve(at + data.len() as u64);
+        self.unsettled = true;
+        let ticket = self.stream.hand_over(at, data.len());
+        if let Err(block) = self.reactor.push(Block::new(ticket, data, share)) {
+            block.give_back(0, false);
+        }
+    }
+
+    fn check_file(&mut self) -> Result<(), Stopped> {
+        match self.file().check() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.stop(error)),
+        }
+    }
+
+    /// Ends the file's writing: waits until nothing is out, drops what came back, and cuts off
+    /// what lies beyond the first missing byte, so that the file is a prefix of what was appended.
+    fn stop(&mut self, error: Error) -> Stopped {
+        if self.stopped {
+            return error.into();
+        }
+        self.stopped = true;
+        self.take_back_all();
+        loop {
+            while let Some(Returned { at, from, .. }) = self.stream.next_returned() {
+                self.stream.break_at(at + self.aligned_down(from) as u64);
+            }
+            if self.stream.out() == 0 {
+                break;
+            }
+            self.stream.wait(1);
+        }
+        self.unsettled = false;
+        let (end, gap_beyond) = self.stream.broken_at();
+        if let Some(end) = end
+            && gap_beyond
+        {
+            // Failing this too leaves a gap in a file whose error is known.
+            let _ = self.file().cut_to(end);
+        }
+        Stopped { error, end }
+    }
+
+    /// Takes back whatever is still queued, to be dropped.
+    fn take_back_all(&self) {
+        while let Some(block) = self.reactor.take_back(&self.stream) {
+            block.give_back(0, false);
+        }
+    }
+}
+
+impl Outlet for Handover {
+    fn check(&mut self) -> Result<(), Stopped> {
+        self.check_process()?;
+        self.check_file()
+    }
+
+    fn gathers(&self) -> bool {
+        true
+    }
+
+    fn put_buffer(&mut self, buffer: &mut Buffer, len: usize, at: u64) -> Result<(), Stopped> {
+        self.check_process()?;
+        match self.way(len, buffer.capacity())? {
+            Way::Caller => self.put_here(&buffer[..len], at)?,
+            Way::Reactor(share) => {
+                let next = self.os().pool.take(buffer.len());
+                let full = std::mem::replace(buffer, next);
+                self.hand_over(full.narrowed(0, len), at, share);
+            }
+        }
+        if self.manner.waits { self.settle() } else { Ok(()) }
+    }
+
+    fn put(&mut self, data: &[u8], at: u64) -> Result<(), Stopped> {
+        self.check_process()?;
+        let mut at = at;
+        for part in data.chunks(TABLE_BUFFER) {
+            match self.way(part.len(), part.len())? {
+                Way::Caller => self.put_here(part, at)?,
+                Way::Reactor(share) => {
+                    // Never shorter than a page, so that it is aligned for direct files too.
+                    let memory = self.os().pool.take(part.len().max(Buffer::ALIGN));
+                    let mut copy = memory.narrowed(0, part.len());
+                    copy.as_mut_slice().copy_from_slice(part);
+                    self.hand_over(copy, at, share);
+                }
+            }
+            at += part.len() as u64;
+        }
+        if self.manner.waits { self.settle() } else { Ok(()) }
+    }
+
+    fn settle(&mut self) -> Result<(), Stopped> {
+        self.check_process()?;
+        if self.unsettled {
+            loop {
+                self.write_returned()?;
+                let out = self.stream.out();
+                if out == 0 {
+                    break;
+                }
+                self.await_fewer_than(out)?;
+            }
+            self.write_returned()?;
+            self.unsettled = false;
+        }
+        self.check_file()?;
+        if std::mem::take(&mut self.grown) {
+            self.file().note_growth();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Handover {
+    /// Waits for what is in the kernel, so that nothing is written to the file afterwards. What is
+    /// queued is dropped: of bytes that were not flushed nothing was promised.
+    fn drop(&mut self) {
+        if !self.unsettled || !self.reactor.is_ours() || self.reactor.gave_up() {
+            return;
+        }
+        self.stream.abandon();
+        self.take_back_all();
+        self.stream.wait(1);
+    }
+}

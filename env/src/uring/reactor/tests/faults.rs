@@ -1,0 +1,276 @@
+//! Blocks that do not go through: short, cancelled, failed, refused, lost.
+
+use super::*;
+
+/// One block through a ring that answers it so; what flushing gave.
+fn one_block(answer: Answer) -> (Bench, Box<dyn WritableFile>, crate::Result<()>) {
+    let mut bench = Bench::new(move |ring| ring.answering(move |_, _| answer));
+    let mut file = bench.table("t");
+    file.append(&blocks(1)).unwrap();
+    bench.turn();
+    assert_eq!(bench.count(Count::ReactorWrites), 1);
+    let flushed = file.flush();
+    (bench, file, flushed)
+}
+
+/// URING-20
+#[test]
+fn a_short_write_is_continued_where_it_ended() {
+    for len in [0, 1, 4095, 4096, 4097, BLOCK / 2, BLOCK - 1] {
+        let (bench, file, flushed) = one_block(Answer::Bytes(len));
+        flushed.unwrap();
+        assert_eq!(file.finish().unwrap(), at(1));
+        assert!(bench.content("t") == blocks(1), "{len} bytes");
+        let writes = bench.sys.take_transfers();
+        assert_eq!(writes, [(Call::Pwrite, len as u64, BLOCK - len)]);
+        assert_eq!(bench.count(Count::ShortWrites), 1);
+        assert_eq!(bench.count(Count::FallbackPwrites), 1);
+    }
+}
+
+/// URING-03, URING-17: whatever part of the write happened before it was cancelled.
+#[test]
+fn a_passing_failure_is_answered_by_a_plain_write_and_counted_by_errno() {
+    let passing = [
+        (libc::ECANCELED, Count::RetriedCanceled),
+        (libc::EINTR, Count::RetriedEintr),
+        (libc::EAGAIN, Count::RetriedEagain),
+        (libc::EFAULT, Count::RetriedEfault),
+        (libc::ENOMEM, Count::RetriedOther),
+        (libc::EINVAL, Count::RetriedOther),
+        (libc::EOPNOTSUPP, Count::RetriedOther),
+    ];
+    for (errno, count) in passing {
+        for part in [0, BLOCK / 3, BLOCK] {
+            let (bench, file, flushed) = one_block(Answer::FailAfter(part, errno));
+            flushed.unwrap();
+            file.finish().unwrap();
+            assert!(bench.content("t") == blocks(1));
+            assert_eq!(bench.count(count), 1, "errno {errno}");
+            assert_eq!(bench.sys.take_transfers(), [(Call::Pwrite, 0, BLOCK)]);
+        }
+    }
+}
+
+/// URING-18: a repeated write touches its own range only, and attempts end.
+#[test]
+fn a_write_cancelled_for_ever_surfaces_and_spares_its_neighbours() {
+    let mut bench = Bench::new(|ring| {
+        ring.reversed().answering(|_, entry| {
+            if entry.offset == at(1) {
+                Answer::FailAfter(100, libc::ECANCELED)
+            } else {
+                Answer::Whole
+            }
+        })
+    });
+    let bytes = blocks(4);
+    let mut file = bench.table("t");
+    file.append(&bytes).unwrap();
+    bench.turn();
+    file.flush().unwrap();
+    assert!(bench.content("t") == bytes);
+    assert_eq!(bench.sys.take_transfers(), [(Call::Pwrite, at(1), BLOCK)]);
+    file.finish().unwrap();
+
+    let cancelled = Fault::Errno(libc::ECANCELED);
+    bench.sys.rule(Call::Pwrite, "again", When::Always, cancelled);
+    let mut file = bench.table("again");
+    file.append(&bytes).unwrap();
+    bench.turn();
+    let error = file.flush().unwrap_err();
+    assert_eq!((error.errno(), error.offset()), (Some(libc::ECANCELED), Some(at(1))));
+    assert_eq!(bench.sys.take_transfers().len(), 1, "one plain write decides");
+    assert_dead(file, &error);
+}
+
+/// URING-04
+#[test]
+fn a_files_own_error_is_final_and_names_path_and_offset() {
+    for errno in [libc::EIO, libc::ENOSPC, libc::EDQUOT, libc::EFBIG, libc::EROFS, libc::EBADF] {
+        let (bench, file, flushed) = one_block(Answer::Fail(errno));
+        let error = flushed.unwrap_err();
+        assert_eq!((error.errno(), error.op(), error.offset()), (Some(errno), "append", Some(0)));
+        assert_eq!(error.path(), bench.path("t"));
+        assert_eq!(error.outcome(), Outcome::MaybeApplied);
+        if matches!(errno, libc::ENOSPC | libc::EDQUOT) {
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+        }
+        assert_eq!(file.len(), 0);
+        assert_dead(file, &error);
+        assert_eq!(bench.sys.calls(Call::Pwrite), 0, "it is not tried again");
+        assert_eq!(bench.sys.calls(Call::Fsync) + bench.sys.calls(Call::Fdatasync), 0);
+    }
+}
+
+/// ENV-04: a prefix without a gap, wherever the failure is and whatever completes first.
+#[test]
+fn after_a_failure_the_file_is_a_prefix_of_what_was_appended() {
+    for failing in 0..4 {
+        for reversed in [false, true] {
+            let mut bench = Bench::new(move |ring| {
+                let ring = if reversed { ring.reversed() } else { ring };
+                ring.answering(move |_, entry| {
+                    let fails = entry.offset == at(failing);
+                    if fails { Answer::Fail(libc::ENOSPC) } else { Answer::Whole }
+                })
+            });
+            let bytes = blocks(4);
+            let mut file = bench.table("t");
+            file.append(&bytes).unwrap();
+            bench.turn();
+            let error = file.append(b"more").unwrap_err();
+            assert_eq!((error.kind(), error.offset()), (ErrorKind::NoSpace, Some(at(failing))));
+            assert_eq!(file.len(), at(failing));
+            assert!(bench.content("t") == bytes[..failing * BLOCK], "block {failing}");
+            assert_dead(file, &error);
+        }
+    }
+}
+
+/// ENV-04: the remainder of a short write meets a full disk.
+#[test]
+fn a_disk_that_fills_up_in_a_block_leaves_what_fitted() {
+    let mut bench = Bench::new(|ring| {
+        ring.answering(
+            |_, entry| {
+                if entry.offset == at(1) { Answer::Bytes(5000) } else { Answer::Whole }
+            },
+        )
+    });
+    bench.sys.rule(Call::Pwrite, "t", When::Always, Fault::Errno(libc::ENOSPC));
+    let bytes = blocks(4);
+    let mut file = bench.table("t");
+    file.append(&bytes).unwrap();
+    bench.turn();
+    let error = file.finish().unwrap_err();
+    assert_eq!((error.kind(), error.offset()), (ErrorKind::NoSpace, Some(at(1) + 5000)));
+    assert!(bench.content("t") == bytes[..BLOCK + 5000]);
+}
+
+/// URING-05
+#[test]
+fn entries_that_the_kernel_refuses_are_written_by_their_owner() {
+    for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
+        let mut bench = Bench::new(move |ring| ring.entering(move |_| Entered::Fail(errno)));
+        let bytes = blocks(8);
+        let mut file = bench.table("t");
+        for part in bytes.chunks(4 * BLOCK) {
+            file.append(part).unwrap();
+            bench.turn();
+        }
+        file.finish().unwrap();
+        assert!(bench.content("t") == bytes);
+        assert_eq!(bench.count(Count::FallbackPwrites), 8);
+        assert_eq!(bench.count(Count::ReactorWrites), 4);
+        assert!(bench.breaker.is_open(), "the second half was not handed over at all");
+        assert_eq!(bench.count(Count::BreakerOpened), 1);
+        assert_eq!(bench.count(Count::RingRetired), 1);
+        assert!(!bench.machine.is_off() && bench.machine.has_room(), "another ring was made");
+    }
+}
+
+#[test]
+fn an_open_breaker_keeps_writes_on_their_thread_until_they_have_worked_it_off() {
+    let mut bench = Bench::new(|ring| {
+        ring.answering(|n, _| if n < 3 { Answer::Fail(libc::ECANCELED) } else { Answer::Whole })
+    });
+    let mut file = bench.create("log", FileKind::Table, Manner { shortest: 0, ..AUTO });
+    file.append(&blocks(3)).unwrap();
+    bench.turn();
+    file.flush().unwrap();
+    assert!(bench.breaker.is_open());
+    let level = bench.breaker.level();
+    for _ in 0..level {
+        file.append(b"x").unwrap();
+        file.flush().unwrap();
+    }
+    assert!(!bench.breaker.is_open());
+    assert_eq!(bench.count(Count::ReactorWrites), 3);
+    file.append(&blocks(2)).unwrap();
+    bench.turn();
+    assert!(bench.count(Count::ReactorWrites) > 3);
+    let end = file.finish().unwrap();
+    assert_eq!(end, at(5) + level);
+    assert_eq!(bench.content("log").len() as u64, end);
+}
+
+/// URING-32
+#[test]
+fn a_ring_that_loses_answers_fails_its_blocks_leaks_them_and_is_replaced() {
+    let mut bench = Bench::new(|ring| {
+        ring.completing(0)
+            .entering(|n| if n == 1 { Entered::Fail(libc::EBADR) } else { Entered::All })
+    });
+    let bytes = blocks(4);
+    let (mut file, mut other) = (bench.table("t"), bench.table("other"));
+    file.append(&bytes[..2 * BLOCK]).unwrap();
+    bench.turn();
+    other.append(&bytes[..BLOCK]).unwrap();
+    let free = bench.os.pool.free_bytes();
+    bench.turn();
+    assert_eq!(bench.os.pool.free_bytes(), free, "the kernel may still read that memory");
+    assert_eq!((bench.count(Count::RingRetired), bench.seen.lock().rings_dropped), (1, 1));
+    for (file, name) in [(file, "t"), (other, "other")] {
+        let handle = file.handle();
+        let error = file.finish().unwrap_err();
+        assert_eq!((error.outcome(), error.offset()), (Outcome::MaybeApplied, Some(0)));
+        assert_eq!((error.op(), error.path()), ("append", &*bench.path(name)));
+        assert!(same(&handle.sync().unwrap_err(), &error));
+    }
+    assert_eq!(bench.reactor.budget.used(), 0);
+    assert!(bench.machine.has_room() && bench.machine.in_flight() == 0);
+}
+
+/// URING-26
+#[test]
+fn without_another_ring_the_machine_is_off() {
+    let mut bench =
+        Bench::of_rings(64, 64 << 20, 1, |ring| ring.entering(|_| Entered::Fail(libc::EAGAIN)));
+    let mut file = bench.table("t");
+    file.append(&blocks(2)).unwrap();
+    bench.turn();
+    assert!(bench.machine.is_off() && !bench.machine.has_room());
+    file.append(&blocks(2)).unwrap();
+    bench.turn();
+    file.finish().unwrap();
+    assert!(bench.content("t") == [blocks(2), blocks(2)].concat());
+}
+
+/// URING-33
+#[test]
+fn stale_and_doubled_completions_settle_nothing_and_end_their_ring() {
+    for answer in [Answer::StaleFirst, Answer::Twice] {
+        let mut bench = Bench::new(move |ring| {
+            ring.answering(move |n, _| if n == 0 { answer } else { Answer::Whole })
+        });
+        let bytes = blocks(4);
+        let mut file = bench.table("t");
+        file.append(&bytes).unwrap();
+        bench.turn();
+        file.finish().unwrap();
+        assert!(bench.content("t") == bytes);
+        assert_eq!((bench.count(Count::RingStale), bench.count(Count::RingRetired)), (1, 1));
+    }
+    let (bench, file, flushed) = one_block(Answer::Over);
+    let error = flushed.unwrap_err();
+    assert!(error.to_string().contains("the ring claims"), "{error}");
+    assert_eq!(bench.count(Count::RingRetired), 1);
+    assert_dead(file, &error);
+}
+
+/// Of two files only the one whose write failed is dead.
+#[test]
+fn an_error_is_its_own_files_and_nobody_elses() {
+    let mut bench = Bench::new(|ring| {
+        ring.answering(|n, _| if n == 1 { Answer::Fail(libc::EIO) } else { Answer::Whole })
+    });
+    let (mut good, mut bad) = (bench.table("good"), bench.table("bad"));
+    good.append(&blocks(1)).unwrap();
+    bad.append(&blocks(1)).unwrap();
+    bench.turn();
+    good.append(&blocks(1)).unwrap();
+    bench.turn();
+    assert_eq!(good.finish().unwrap(), at(2));
+    assert_eq!(bad.finish().unwrap_err().errno(), Some(libc::EIO));
+}

@@ -1,0 +1,268 @@
+//! Blocks that go through: depth, order, hints, who writes what.
+
+use super::*;
+
+/// URING-20
+#[test]
+fn blocks_of_a_table_are_in_the_ring_together_and_may_complete_in_any_order() {
+    let mut bench = Bench::new(|ring| ring.reversed().completing(1));
+    let bytes = blocks(8);
+    let mut file = bench.table("t");
+    for (n, half) in bytes.chunks(4 * BLOCK).enumerate() {
+        file.append(half).unwrap();
+        for left in (0..4).rev() {
+            bench.turn();
+            assert_eq!(bench.reactor.budget.used(), left * BLOCK, "half {n}");
+        }
+        file.flush().unwrap();
+    }
+    assert_eq!(file.finish().unwrap(), at(8));
+    assert!(bench.content("t") == bytes);
+    assert_eq!(bench.seen.lock().in_flight_peak, 4);
+    assert_eq!(bench.count(Count::ReactorInFlightPeak), 4);
+    assert_eq!(bench.count(Count::ReactorSqesPerEnterPeak), 4);
+    assert_eq!(bench.count(Count::ReactorWrites), 8);
+    assert_eq!(bench.count(Count::Pwrites), 0, "all went through the ring");
+}
+
+#[test]
+fn bytes_of_any_lengths_arrive_whatever_is_flushed_between() {
+    for manner in [AUTO, Manner { shortest: 0, ..AUTO }] {
+        let mut bench = Bench::new(|ring| ring);
+        let bytes = pattern(3 * BLOCK + 12_345);
+        let mut file = bench.create("t", FileKind::Table, manner);
+        let mut end = 0;
+        for (n, size) in [1, 4096, 300_000, 77, BLOCK, 99_999].into_iter().cycle().enumerate() {
+            let next = bytes.len().min(end + size);
+            file.append(&bytes[end..next]).unwrap();
+            end = next;
+            assert_eq!(file.len(), end as u64);
+            bench.turn();
+            if n % 3 == 1 {
+                file.flush().unwrap();
+                assert!(bench.content("t") == bytes[..end], "flushed bytes are in the file");
+            }
+            if end == bytes.len() {
+                break;
+            }
+        }
+        assert_eq!(file.finish().unwrap(), bytes.len() as u64);
+        assert!(bench.content("t") == bytes);
+        assert!(bench.count(Count::ReactorWrites) > 0);
+        assert_eq!(bench.reactor.budget.used(), 0);
+    }
+}
+
+#[test]
+fn an_owner_that_finds_its_blocks_still_queued_writes_them_itself() {
+    let bench = Bench::new(|ring| ring);
+    let bytes = blocks(10);
+    let mut file = bench.table("t");
+    file.append(&bytes).unwrap();
+    assert_eq!(bench.count(Count::TakenBack), 6, "four may be out");
+    assert_eq!(bench.count(Count::ReactorStalls), 6);
+    file.flush().unwrap();
+    assert_eq!(bench.count(Count::TakenBack), 10);
+    assert_eq!(file.finish().unwrap(), at(10));
+    assert!(bench.content("t") == bytes);
+    assert_eq!((bench.count(Count::ReactorWrites), bench.reactor.budget.used()), (0, 0));
+    assert!(bench.count(Count::RangeFlushes) >= 2, "write-back begins all the same");
+}
+
+#[test]
+fn a_used_budget_makes_writers_write_and_never_wait_for_each_other() {
+    let mut bench = Bench::with(64, 2 * BLOCK, |ring| ring);
+    let bytes = blocks(3);
+    let (mut first, mut second) = (bench.table("1"), bench.table("2"));
+    first.append(&bytes[..2 * BLOCK]).unwrap();
+    assert_eq!(bench.reactor.budget.used(), 2 * BLOCK);
+    // Nothing of the second is out, so it waits for nobody.
+    second.append(&bytes).unwrap();
+    assert_eq!(bench.count(Count::ReactorBudgetFull), 3);
+    assert!(bench.content("2") == bytes);
+    // The first takes its own back.
+    first.append(&bytes[2 * BLOCK..]).unwrap();
+    assert_eq!(bench.count(Count::TakenBack), 1);
+    assert_eq!(bench.count(Count::ReactorBytesPeak), 2 * BLOCK as u64);
+    bench.turn();
+    second.finish().unwrap();
+    first.finish().unwrap();
+    assert!(bench.content("1") == bytes && bench.content("2") == bytes);
+    assert_eq!(bench.reactor.budget.used(), 0);
+}
+
+/// URING-06
+#[test]
+fn a_small_ring_leaves_the_rest_queued_until_it_has_room() {
+    let mut bench = Bench::with(4, 64 << 20, |ring| ring.completing(1));
+    let bytes = blocks(4);
+    let mut files: Vec<_> = (0..5).map(|n| bench.table(&n.to_string())).collect();
+    for file in &mut files {
+        file.append(&bytes).unwrap();
+    }
+    while bench.reactor.budget.used() > 0 {
+        bench.turn();
+    }
+    for (n, file) in files.into_iter().enumerate() {
+        file.finish().unwrap();
+        assert!(bench.content(&n.to_string()) == bytes);
+    }
+    assert_eq!(bench.count(Count::ReactorWrites), 20);
+    assert_eq!(bench.seen.lock().in_flight_peak, 4);
+}
+
+/// URING-07
+#[test]
+fn what_the_kernel_did_not_take_is_offered_again() {
+    for taken in [0, 1, 2] {
+        let mut bench = Bench::new(move |ring| {
+            ring.entering(move |n| if n % 2 == 0 { Entered::AtMost(taken) } else { Entered::All })
+        });
+        let bytes = blocks(4);
+        let mut file = bench.table("t");
+        file.append(&bytes).unwrap();
+        bench.turn();
+        file.finish().unwrap();
+        assert!(bench.content("t") == bytes);
+        assert_eq!(bench.count(Count::ReactorWrites), 4);
+        assert_eq!(bench.count(Count::Pwrites), 0);
+    }
+}
+
+#[test]
+fn write_back_of_a_table_is_started_in_the_ring_as_it_grows_and_may_fail() {
+    for failing in [false, true] {
+        let mut bench = Bench::new(move |ring| {
+            ring.answering(move |_, entry| {
+                let hint = entry.work == crate::uring::ring::Work::StartWriteBack;
+                if failing && hint { Answer::Fail(libc::EIO) } else { Answer::Whole }
+            })
+        });
+        let bytes = blocks(16);
+        let mut file = bench.table("t");
+        for part in bytes.chunks(4 * BLOCK) {
+            file.append(part).unwrap();
+            bench.turn();
+        }
+        file.finish().unwrap();
+        assert!(bench.content("t") == bytes);
+        assert_eq!(bench.count(Count::ReactorRangeFlushes), 4);
+        assert_eq!(bench.count(Count::RangeFlushes), 4);
+        bench.turn();
+        assert_eq!(bench.count(Count::ReactorCqes), 20);
+        assert_eq!(bench.count(Count::RangeFlushFailed), if failing { 4 } else { 0 });
+    }
+}
+
+/// A completion that comes while hints are given to the kernel gives rise to another hint.
+#[test]
+fn every_hint_reaches_the_kernel_in_the_turn_that_it_is_made_in() {
+    let mut bench = Bench::new(|ring| ring.completing(1));
+    let bytes = blocks(4);
+    let mut files: Vec<_> = (0..4).map(|n| bench.table(&n.to_string())).collect();
+    for file in &mut files {
+        file.append(&bytes).unwrap();
+    }
+    while bench.machine.in_flight() > 0 || bench.reactor.budget.used() > 0 {
+        bench.turn();
+    }
+    assert_eq!(bench.count(Count::ReactorRangeFlushes), 4);
+    assert_eq!(bench.count(Count::ReactorCqes), 20);
+    drop(files);
+}
+
+/// URING-30
+#[test]
+fn short_blocks_stay_with_their_owner() {
+    let mut bench = Bench::new(|ring| ring);
+    let mut file = bench.table("t");
+    for _ in 0..20 {
+        file.append(&pattern(SHORTEST - 1)).unwrap();
+        file.flush().unwrap();
+    }
+    bench.turn();
+    assert_eq!(bench.count(Count::ReactorWrites), 0);
+    assert_eq!((bench.count(Count::Pwrites), bench.count(Count::FallbackPwrites)), (20, 0));
+    file.append(&pattern(SHORTEST)).unwrap();
+    // Handed over, and taken back since no thread is there to take it.
+    file.flush().unwrap();
+    assert_eq!((bench.count(Count::TakenBack), bench.count(Count::FallbackPwrites)), (1, 1));
+    assert_eq!(file.finish().unwrap(), 20 * (SHORTEST as u64 - 1) + SHORTEST as u64);
+}
+
+/// URING-19: the sync begins when every write is in, remainders included, and fails for good.
+#[test]
+fn a_failed_sync_is_final_and_comes_after_every_write() {
+    let mut bench = Bench::new(|ring| {
+        ring.reversed()
+            .answering(|n, _| if n == 1 { Answer::Bytes(BLOCK / 2) } else { Answer::Whole })
+    });
+    let failing = bench.sys.rule(Call::Fsync, "t", When::Nth(0), Fault::Errno(libc::EIO));
+    let bytes = blocks(4);
+    let mut file = bench.table("t");
+    file.append(&bytes).unwrap();
+    bench.turn();
+    let first = file.sync().unwrap_err();
+    assert_eq!((first.errno(), first.op(), failing.fired()), (Some(libc::EIO), "sync", 1));
+    assert!(bench.content("t") == bytes, "the missing half was written before the sync began");
+    assert_dead(file, &first);
+    assert_eq!(bench.sys.calls(Call::Fsync), 1, "the kernel is not asked a second time");
+}
+
+#[test]
+fn a_dropped_file_is_not_written_to_any_more() {
+    let mut bench = Bench::new(|ring| ring);
+    let mut file = bench.table("t");
+    file.append(&blocks(4)).unwrap();
+    drop(file);
+    bench.turn();
+    assert_eq!((bench.count(Count::ReactorWrites), bench.reactor.budget.used()), (0, 0));
+    assert!(bench.content("t").is_empty());
+}
+
+/// MAN-22: as on the calling thread.
+#[test]
+fn a_sync_is_full_after_the_file_grew() {
+    let mut bench = Bench::new(|ring| ring);
+    let mut file = bench.table("t");
+    let calls = |bench: &Bench| (bench.sys.calls(Call::Fsync), bench.sys.calls(Call::Fdatasync));
+    for round in 1..=3 {
+        file.append(&blocks(2)).unwrap();
+        bench.turn();
+        file.sync().unwrap();
+        assert_eq!(calls(&bench), (round, round - 1));
+        file.sync().unwrap();
+        assert_eq!(calls(&bench), (round, round));
+    }
+}
+
+#[test]
+fn a_direct_table_goes_through_the_ring_in_whole_blocks_and_ends_where_it_should() {
+    let mut bench = Bench::new(ScriptedRing::reversed);
+    let direct = PosixEnv::builder().direct_writes(true);
+    bench.stage.env = PosixEnv::with_os(Arc::clone(&bench.os), direct).unwrap();
+    for (name, manner) in [("a", AUTO), ("b", Manner { shortest: 0, ..AUTO })] {
+        let created = bench.stage.create(&bench.reactor, name, FileKind::Table, manner);
+        let mut file = match created {
+            Ok(file) => file,
+            Err(error) => {
+                // What a refusal must look like is asserted where direct writes are.
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+                return;
+            }
+        };
+        let bytes = pattern(9 * BLOCK + 4097);
+        let before = bench.count(Count::ReactorWrites);
+        for (n, part) in bytes.chunks(BLOCK + 1000).enumerate() {
+            file.append(part).unwrap();
+            bench.turn();
+            if n % 4 == 2 {
+                file.flush().unwrap();
+                assert_eq!(std::fs::metadata(bench.path(name)).unwrap().len(), file.len());
+            }
+        }
+        assert_eq!(file.finish().unwrap(), bytes.len() as u64);
+        assert!(bench.content(name) == bytes);
+        assert!(bench.count(Count::ReactorWrites) - before >= 7);
+    }
+}

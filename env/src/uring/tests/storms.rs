@@ -1,0 +1,192 @@
+//! Processes of their own: under timer signals, at the limit of processes, killed.
+//!
+//! Each test runs this test binary once more, for itself alone, with a variable that says which
+//! part to play; limits and signal handlers then concern nobody else.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::{Resource, Rlimit, Signal};
+
+use super::writes::{env_with_reactor, write_table};
+use super::*;
+
+/// Says in a child what it works on.
+const ROLE: &str = "TREERING_TEST_CHILD";
+
+/// Runs the test called `name` of this module in a process of its own, where [`role`] is `role`.
+fn in_child(name: &str, role: &str) -> ExitStatus {
+    let test = format!("{}::{name}", module_path!().split_once("::").unwrap().1);
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &test, "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    for _ in 0..12_000 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    panic!("the child of {name} hangs");
+}
+
+fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+static SIGNALS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count_signal(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// From now on `signal` comes each so many microseconds of the timer `which`, and calls are
+/// interrupted by it.
+fn storm(which: libc::c_int, signal: libc::c_int, micros: libc::suseconds_t) {
+    let each = libc::timeval { tv_sec: 0, tv_usec: micros };
+    let timer = libc::itimerval { it_interval: each, it_value: each };
+    // SAFETY: the structures are plain values that outlive the calls, and the handler only adds to
+    // an atomic number, which is safe at any moment.
+    let done = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count_signal as *const () as libc::sighandler_t;
+        libc::sigaction(signal, &raw const action, std::ptr::null_mut())
+            + libc::setitimer(which, &raw const timer, std::ptr::null_mut())
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// URING-08, URING-16, URING-17: a profiler's timer, then one of 20 microseconds.
+#[test]
+fn reads_and_writes_survive_a_storm_of_signals() {
+    let Some(role) = role() else {
+        for role in ["profiler", "alarm"] {
+            let status = in_child("reads_and_writes_survive_a_storm_of_signals", role);
+            assert!(status.success(), "{role}: {status}");
+        }
+        return;
+    };
+    match &*role {
+        "profiler" => storm(libc::ITIMER_PROF, libc::SIGPROF, 1000),
+        _ => storm(libc::ITIMER_REAL, libc::SIGALRM, 20),
+    }
+    let dir = on_disk();
+    let path = cold_file(&dir, "read", 64 * 4096);
+    // The ring of its reactor is fresh, and so are its workers.
+    let env = env_with_reactor();
+    let reading = IoUringEnv::builder().rings(1).nowait(false).write_path(WritePath::Caller);
+    let reading = reading.build().unwrap();
+    let file = reading.open(&path, Access::Random).unwrap();
+    let mut n = 0;
+    let enough = |report: &EnvReport| {
+        report.counter("reactor_writes") >= 64 && SIGNALS.load(Ordering::Relaxed) > 100
+    };
+    until(&env, enough, || {
+        n += 1;
+        write_table(&env, &dir.path().join(n.to_string()), 8);
+        for batch in 0..100_u64 {
+            let ranges: Vec<(u64, usize)> =
+                (0..8).map(|page| ((page * 7 + batch) % 64 * 4096, 4096)).collect();
+            assert_right(&read_batch(&reading, requests(&file, &ranges)), &ranges);
+        }
+    });
+    let report = reading.report();
+    assert!(report.counter("ring_reads") > 0, "{report}");
+    assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+}
+
+/// Gives up privileges, and with them the right to more processes than this one.
+fn no_more_processes() {
+    let limit = Rlimit { current: Some(1), maximum: Some(1) };
+    rustix::process::setrlimit(Resource::Nproc, limit).unwrap();
+    // SAFETY: the call takes a number and touches no memory of ours.
+    let dropped = unsafe { libc::setuid(65534) };
+    assert_eq!(dropped, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// URING-17: work that no worker can be made for is cancelled by the kernel. The limit comes
+/// before the environment is made, or after.
+#[test]
+fn writes_succeed_at_the_limit_of_processes() {
+    const NAME: &str = "writes_succeed_at_the_limit_of_processes";
+    let Some(role) = role() else {
+        if !rustix::process::geteuid().is_root() {
+            // The limit counts all processes of a user: only one that has no others can be tested.
+            return;
+        }
+        for role in ["before", "after"] {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+            let status = in_child(NAME, &format!("{role}={}", dir.path().display()));
+            assert!(status.success(), "{role}: {status}");
+        }
+        return;
+    };
+    let (when, dir) = role.split_once('=').unwrap();
+    let dir = Path::new(dir);
+    if when == "before" {
+        no_more_processes();
+        let refused = IoUringEnv::builder().rings(1).write_path(WritePath::Reactor).build();
+        let refused = refused.unwrap_err();
+        assert_eq!(refused, Unavailable::Thread(libc::EAGAIN));
+        assert!(refused.to_string().contains("ulimit -u"), "{refused}");
+        let env = IoUringEnv::builder().rings(1).build().unwrap();
+        write_table(&env, &dir.join("t"), 8);
+        let report = env.report();
+        assert_eq!(report.counter("reactor_alive"), 0, "{report}");
+        assert_eq!(report.counter("reactor_writes"), 0, "{report}");
+        return;
+    }
+    let env = IoUringEnv::builder().rings(1).write_path(WritePath::Reactor).build().unwrap();
+    no_more_processes();
+    let mut n = 0;
+    let enough = |report: &EnvReport| report.counter("reactor_writes") >= 32;
+    until(&env, enough, || {
+        n += 1;
+        write_table(&env, &dir.join(n.to_string()), 8);
+    });
+    // Whatever was cancelled was written all the same, and is in the report.
+    let report = env.report();
+    let again = report.counter("retried_canceled") + report.counter("taken_back");
+    assert!(report.counter("fallback_pwrites") >= again, "{report}");
+}
+
+/// ENV-13: what was flushed survives the process, by every way of writing.
+#[test]
+fn flushed_bytes_survive_the_death_of_the_process() {
+    const NAME: &str = "flushed_bytes_survive_the_death_of_the_process";
+    let data = bytes(0, (2 << 20) + 333);
+    let Some(role) = role() else {
+        for path in ["auto", "reactor", "caller"] {
+            for kind in ["log", "table"] {
+                let dir = on_disk();
+                let file = dir.path().join(kind);
+                let status = in_child(NAME, &format!("{path}={kind}={}", file.display()));
+                assert_eq!(status.signal(), Some(libc::SIGKILL), "{path} {kind}: {status}");
+                assert!(std::fs::read(&file).unwrap() == data, "{path} {kind}");
+            }
+        }
+        return;
+    };
+    let mut parts = role.splitn(3, '=');
+    let mut part = || parts.next().unwrap();
+    let path = match part() {
+        "auto" => WritePath::Auto,
+        "reactor" => WritePath::Reactor,
+        _ => WritePath::Caller,
+    };
+    let kind = if part() == "log" { FileKind::Log } else { FileKind::Table };
+    let env = writes::env(path);
+    let mut file = env.create(Path::new(part()), kind).unwrap();
+    for part in data.chunks(100_000) {
+        file.append(part).unwrap();
+    }
+    file.flush().unwrap();
+    rustix::process::kill_process(rustix::process::getpid(), Signal::KILL).unwrap();
+}

@@ -1,0 +1,166 @@
+//! Who writes the files of an io_uring environment.
+
+use std::thread;
+use std::time::Duration;
+
+use super::breaker::Breaker;
+use super::builder::IoUringEnvBuilder;
+use super::kernel::{KernelRing, Purpose, RingFlags, SetupError};
+use super::machine::{MachineFacts, may_lose_wake_ups};
+use super::reactor::{EventBell, Handover, Manner, NoReactor, PER_TABLE, Reactor, SHORTEST};
+use super::setup::with_memory_back_off;
+use super::unavailable::Unavailable;
+use crate::os_file::Os;
+use crate::posix::outlet::Outlet;
+use crate::posix::writable::Shared as File;
+use crate::sync::Arc;
+use crate::{EnvReport, FileKind};
+
+/// The most entries of the reactor's ring, and so of its writes in flight.
+const ENTRIES: u32 = 256;
+/// The most kernel worker threads that write for the reactor.
+const WORKERS: usize = 4;
+
+/// Who makes the writes of appended files.
+///
+/// The *reactor* is a thread of the environment with a ring of its own. It keeps several writes of
+/// a file in the kernel at once while the thread that appends goes on. Handing a write over costs
+/// two thread switches, so it pays for large writes with work between them and for nothing else.
+/// Syncs are made on the calling thread in every case, when all writes before them have completed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WritePath {
+    /// Blocks of tables from 64 KiB on go through the reactor, up to 4 of a file at once; all other
+    /// writes are made on the calling thread. Where the reactor cannot work, or there is one
+    /// processor only, all writes are, and the report says why.
+    #[default]
+    Auto,
+    /// Every append goes through the reactor, small ones to logs and manifests too, whose caller
+    /// waits for its own write: slower, and meant for comparing. Without a working reactor the
+    /// environment is not built.
+    Reactor,
+    /// Every write is made on the calling thread, and there is no reactor.
+    Caller,
+}
+
+/// The write side of an environment.
+#[derive(Clone, Debug)]
+pub(super) struct Writes {
+    path: WritePath,
+    reactor: Option<Arc<Reactor>>,
+    /// Why there is no reactor though it was not ruled out.
+    why_not: Option<String>,
+}
+
+impl Writes {
+    /// Starts the reactor if it is to be used. If `patient` it waits a little for locked memory.
+    pub(super) fn start(
+        options: &IoUringEnvBuilder,
+        flags: RingFlags,
+        patient: bool,
+        os: &Arc<Os>,
+        breaker: &Breaker,
+    ) -> Result<Self, Unavailable> {
+        let path = options.write_path;
+        let off = |why_not| Ok(Self { path, reactor: None, why_not });
+        if path == WritePath::Caller {
+            return off(None);
+        }
+        if path == WritePath::Auto
+            && let Some(why) = not_worth_it()
+        {
+            return off(Some(why));
+        }
+        let entries = options.ring_entries.min(ENTRIES);
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let workers = u32::try_from(cores.min(WORKERS)).expect("at most four");
+        let make_now = move |bell: &EventBell| {
+            let purpose = Purpose::Reactor { bell: bell.fd(), workers };
+            let (mut ring, _) = KernelRing::for_purpose(entries, flags, purpose)?;
+            ring.nop_on_worker().map_err(SetupError::Worker)?;
+            Ok(ring)
+        };
+        let make = move |bell: &EventBell| {
+            if patient { with_memory_back_off(|| make_now(bell)) } else { make_now(bell) }
+        };
+        match Reactor::start(os, breaker, options.write_budget, make) {
+            Ok(reactor) => Ok(Self { path, reactor: Some(reactor), why_not: None }),
+            Err(why) if path == WritePath::Reactor => Err(unavailable(why)),
+            Err(why) => {
+                let cause = unavailable(why).to_string();
+                let first = cause.lines().next().unwrap_or_default().to_owned();
+                off(Some(first))
+            }
+        }
+    }
+
+    /// What a new file writes through; nothing if it writes on the calling thread.
+    pub(super) fn outlet(&self, kind: FileKind, file: &Arc<File>) -> Option<Box<dyn Outlet>> {
+        let reactor = self.reactor.as_ref()?;
+        let manner = match (self.path, kind) {
+            (WritePath::Auto, FileKind::Table) => {
+                Manner { depth: PER_TABLE, shortest: SHORTEST, waits: false }
+            }
+            (WritePath::Reactor, FileKind::Table) => {
+                Manner { depth: PER_TABLE, shortest: 0, waits: false }
+            }
+            // A younger record must not be there without an older one.
+            (WritePath::Reactor, _) => Manner { depth: 1, shortest: 0, waits: true },
+            (WritePath::Auto | WritePath::Caller, _) => return None,
+        };
+        Some(Box::new(Handover::new(reactor, file, manner)))
+    }
+
+    /// See [`IoUringEnv::shutdown`](super::IoUringEnv::shutdown).
+    pub(super) fn shut_down(&self, patience: Duration) -> bool {
+        self.reactor.as_ref().is_none_or(|reactor| reactor.shut_down(patience))
+    }
+
+    /// The reactor, if there is one.
+    #[cfg(test)]
+    pub(super) fn reactor_for_tests(&self) -> Option<Arc<Reactor>> {
+        self.reactor.clone()
+    }
+
+    pub(super) fn add_facts(&self, report: &mut EnvReport) {
+        let alive = self.reactor.as_ref().is_some_and(|reactor| reactor.is_alive());
+        report.counters.insert("reactor_alive", u64::from(alive));
+        let value = match self.path {
+            _ if self.reactor.is_none() => "on the calling thread".to_owned(),
+            WritePath::Reactor => {
+                format!("all through the reactor, {PER_TABLE} of a table at once")
+            }
+            WritePath::Auto | WritePath::Caller => format!(
+                "blocks of tables through the reactor, {PER_TABLE} of a table at once; others on \
+                 the calling thread"
+            ),
+        };
+        let ended = (self.reactor.is_some() && !alive)
+            .then(|| "the reactor has ended: on the calling thread".to_owned());
+        report.fact("writes", value, ended.or_else(|| self.why_not.clone()));
+        if let Some(reactor) = &self.reactor {
+            let (used, limit) = (reactor.budget().used() >> 10, reactor.budget().limit() >> 10);
+            report.fact("write budget", format!("{used} of {limit} KiB in use"), None);
+        }
+    }
+}
+
+/// Why the reactor would do harm here, if it would.
+fn not_worth_it() -> Option<String> {
+    if thread::available_parallelism().is_ok_and(|cores| cores.get() == 1) {
+        return Some("there is one processor only".to_owned());
+    }
+    let kernel = MachineFacts::read().kernel;
+    may_lose_wake_ups(&kernel).then(|| {
+        format!(
+            "Linux {kernel} may lose wake-ups of ring writes, unless that was patched; \
+             WritePath::Reactor uses it all the same"
+        )
+    })
+}
+
+fn unavailable(why: NoReactor) -> Unavailable {
+    match why {
+        NoReactor::Ring(error) => Unavailable::from_setup(error, &MachineFacts::read()),
+        NoReactor::Thread(errno) => Unavailable::Thread(errno),
+    }
+}
