@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::OnceLock;
 
 use memmap2::Mmap;
 
@@ -18,12 +19,19 @@ mod block;
 mod pool;
 mod slab;
 
+/// Buffers of zeros from this size on come from slabs: smaller ones share pages anyway.
+const SLAB_MIN: usize = 16 << 10;
+
+/// The pool of those.
+static SHARED: OnceLock<Arc<BufferPool>> = OnceLock::new();
+
 /// Bytes that came from a file or are going to one.
 ///
 /// A buffer owns its memory, so it can be in flight in the kernel without borrowing from anyone.
 /// A buffer of at least 4096 bytes starts at a multiple of 4096. `Deref` and `AsRef` give the
 /// bytes; `bytes::Bytes::from_owner` shares them without a copy. Buffers that an environment gives
-/// out may hold up to twice their length (see [`Buffer::capacity`]); dropped, their memory is used
+/// out may hold up to twice their length, if that is below 16 KiB, and a quarter more if it is not
+/// (see [`Buffer::capacity`]); dropped, their memory is used
 /// again for later reads.
 pub struct Buffer {
     memory: Memory,
@@ -44,9 +52,17 @@ impl Buffer {
     /// The address of a buffer of at least this many bytes is a multiple of it.
     pub(crate) const ALIGN: usize = block::ALIGN;
 
-    /// A buffer of `len` zeros.
+    /// A buffer of `len` zeros. From 16 KiB to 1 MiB its memory is cut from a slab of huge pages
+    /// that all such buffers of the process share, so that reading it at random is cheap; it may
+    /// hold a quarter more than `len` (see [`Buffer::capacity`]).
     pub fn zeroed(len: usize) -> Self {
-        Self { memory: Memory::Owned(Block::zeroed(len)), start: 0, len }
+        if !(SLAB_MIN..=BufferPool::LARGEST).contains(&len) {
+            return Self { memory: Memory::Owned(Block::zeroed(len)), start: 0, len };
+        }
+        let pool = SHARED.get_or_init(|| BufferPool::new(BufferPool::DEFAULT_BUDGET));
+        let mut buffer = pool.take(len);
+        buffer.as_mut_slice().fill(0);
+        buffer
     }
 
     /// The bytes, to be changed in place. A view of a mapped file is copied first: the file itself

@@ -14,6 +14,7 @@ mod index;
 mod properties;
 mod reader;
 mod verify;
+mod words;
 mod writer;
 
 #[cfg(test)]

@@ -9,11 +9,11 @@ use super::{Buffer, Memory};
 
 /// The smallest class; below half of it a plain allocation costs less than the unused rest.
 const SMALLEST: usize = 4096;
-/// The largest class; what is longer is allocated and freed.
-const LARGEST: usize = 1 << 20;
-const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
+const LARGEST: usize = BufferPool::LARGEST;
+const CLASSES: usize = class_of(LARGEST) + 1;
 
-/// Free memory in classes of powers of two from 4 KiB to 1 MiB, bounded by a budget.
+/// Free memory in classes from 4 KiB to 1 MiB, bounded by a budget. From 16 KiB on there are four
+/// classes to a doubling, so that no more than a quarter is added to what was asked for.
 ///
 /// Only *free* memory counts against the budget: buffers given out are their holders' affair, and
 /// taking one never waits.
@@ -25,6 +25,9 @@ pub(crate) struct BufferPool {
 }
 
 impl BufferPool {
+    /// The largest class; what is longer is allocated and freed.
+    pub(super) const LARGEST: usize = 1 << 20;
+
     /// How much free memory is kept unless told otherwise.
     pub(crate) const DEFAULT_BUDGET: usize = 64 << 20;
 
@@ -44,7 +47,7 @@ impl BufferPool {
         let block = self.free[class].lock().pop();
         let block = match block {
             Some(block) => {
-                self.free_bytes.fetch_sub(SMALLEST << class, Ordering::Relaxed);
+                self.free_bytes.fetch_sub(size_of_class(class), Ordering::Relaxed);
                 block
             }
             None => self.fresh(class),
@@ -54,7 +57,7 @@ impl BufferPool {
 
     /// A new block; where the budget has room, the first of a slab whose others are free.
     fn fresh(&self, class: usize) -> Block {
-        let size = SMALLEST << class;
+        let size = size_of_class(class);
         if self.free_bytes() + Slab::SIZE > self.budget {
             return Block::zeroed(size);
         }
@@ -87,8 +90,27 @@ impl BufferPool {
 }
 
 /// The smallest class whose blocks hold `len` bytes, which is at most `LARGEST`.
-fn class_of(len: usize) -> usize {
-    (len.next_power_of_two().max(SMALLEST) / SMALLEST).ilog2() as usize
+const fn class_of(len: usize) -> usize {
+    let pages = len.div_ceil(SMALLEST);
+    match pages {
+        0 | 1 => 0,
+        2 => 1,
+        3 | 4 => 2,
+        _ => {
+            let doubling = (pages - 1).ilog2() as usize;
+            let quarter = (1 << doubling) / 4;
+            2 + (doubling - 2) * 4 + (pages - (1 << doubling)).div_ceil(quarter)
+        }
+    }
+}
+
+/// The size of the blocks of a class.
+const fn size_of_class(class: usize) -> usize {
+    if class < 2 {
+        return SMALLEST << class;
+    }
+    let (doubling, quarters) = (2 + (class - 2) / 4, (class - 2) % 4);
+    SMALLEST * ((1 << doubling) / 4) * (4 + quarters)
 }
 
 #[cfg(test)]
@@ -104,7 +126,12 @@ mod tests {
             (2049, 4096),
             (4096, 4096),
             (4097, 8192),
-            (5 << 16, 1 << 19),
+            (4 * 4096 + 1, 5 * 4096),
+            (5 * 4096 + 1, 6 * 4096),
+            (8 * 4096 + 1, 10 * 4096),
+            (5 << 16, 5 << 16),
+            ((5 << 16) + 1, 6 << 16),
+            ((1 << 20) - 1, 1 << 20),
             (1 << 20, 1 << 20),
             ((1 << 20) + 1, (1 << 20) + 1),
         ] {
@@ -112,6 +139,16 @@ mod tests {
             assert_eq!((buffer.len(), buffer.capacity()), (len, capacity));
             assert!(capacity < 4096 || buffer.as_ptr().addr().is_multiple_of(4096));
         }
+    }
+
+    #[test]
+    fn every_class_is_the_one_of_its_own_size() {
+        for class in 0..CLASSES {
+            assert_eq!(class_of(size_of_class(class)), class);
+            assert!(size_of_class(class).is_multiple_of(SMALLEST));
+            assert!(class == 0 || class_of(size_of_class(class - 1) + 1) == class);
+        }
+        assert_eq!(size_of_class(CLASSES - 1), LARGEST);
     }
 
     #[test]

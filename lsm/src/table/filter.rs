@@ -4,7 +4,7 @@
 //! keys; a damaged filter is noticed by its block's checksum before it is ever asked.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::expect_used, clippy::panic))]
 
-use treering_env::prefetch_cache_line;
+use treering_env::{Buffer, prefetch_cache_line};
 
 use super::format::{Malformed, Parsed};
 
@@ -14,15 +14,11 @@ const MAX_PROBES: u8 = 30;
 /// Odd, and with well spread bits: the golden ratio in 32 bits.
 const STEP: u32 = 0x9e37_79b9;
 
-/// One cache line of the filter.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-struct Line([u8; LINE_BYTES]);
-
 /// A filter in memory.
 #[derive(Debug)]
 pub(crate) struct Filter {
-    lines: Vec<Line>,
+    /// The lines; each is a cache line if there is more than one page of them.
+    bytes: Buffer,
     probes: u8,
 }
 
@@ -51,20 +47,23 @@ impl Filter {
         {
             return Err(BAD);
         }
-        let lines = lines.as_chunks::<LINE_BYTES>().0.iter().map(|bytes| Line(*bytes));
-        Ok(Self { lines: lines.collect(), probes })
+        Ok(Self { bytes: Buffer::from(lines), probes })
+    }
+
+    fn lines(&self) -> &[[u8; LINE_BYTES]] {
+        self.bytes.as_chunks().0
     }
 
     /// The number of the line of a key with this hash: the upper half of the hash picks the line,
     /// the lower half the bits in it.
     fn line_number(&self, hash: u64) -> usize {
-        let line = (u128::from(hash >> 32) * self.lines.len() as u128) >> 32;
+        let line = (u128::from(hash >> 32) * self.lines().len() as u128) >> 32;
         usize::try_from(line).unwrap_or(usize::MAX)
     }
 
     /// Whether a key with this hash may be in the table. `false` is certain.
     pub(crate) fn may_contain(&self, hash: u64) -> bool {
-        self.lines.get(self.line_number(hash)).is_none_or(|Line(bytes)| {
+        self.lines().get(self.line_number(hash)).is_none_or(|bytes| {
             bits(hash, self.probes)
                 .all(|(byte, mask)| bytes.get(byte).is_none_or(|byte| byte & mask != 0))
         })
@@ -72,13 +71,13 @@ impl Filter {
 
     /// Asks the processor for the line of a key with this hash.
     pub(crate) fn prefetch(&self, hash: u64) {
-        prefetch_cache_line(&self.lines, self.line_number(hash));
+        prefetch_cache_line(self.lines(), self.line_number(hash));
     }
 
     #[cfg(test)]
     /// Bytes of memory the filter holds.
     pub(crate) fn memory(&self) -> usize {
-        self.lines.len() * LINE_BYTES
+        self.bytes.capacity()
     }
 }
 
@@ -125,19 +124,18 @@ impl FilterBuilder {
         // suit the full ones.
         let probes = u8::try_from((self.bits_per_key * 6 + 5) / 10).unwrap_or(MAX_PROBES);
         let probes = probes.clamp(1, MAX_PROBES);
-        let mut filter = Filter { lines: vec![Line([0; LINE_BYTES]); self.lines()], probes };
+        let mut filter = Filter { bytes: Buffer::zeroed(self.lines() * LINE_BYTES), probes };
         for &hash in &self.hashes {
             let line = filter.line_number(hash);
-            let Some(Line(bytes)) = filter.lines.get_mut(line) else { continue };
+            let lines = filter.bytes.as_mut_slice().as_chunks_mut::<LINE_BYTES>().0;
+            let Some(line) = lines.get_mut(line) else { continue };
             for (byte, mask) in bits(hash, probes) {
-                if let Some(byte) = bytes.get_mut(byte) {
+                if let Some(byte) = line.get_mut(byte) {
                     *byte |= mask;
                 }
             }
         }
-        for Line(bytes) in &filter.lines {
-            out.extend_from_slice(bytes);
-        }
+        out.extend_from_slice(&filter.bytes);
         out.push(probes);
     }
 }

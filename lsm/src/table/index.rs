@@ -17,10 +17,9 @@
 
 use std::cmp::Ordering;
 
-use treering_env::prefetch_cache_line;
-
 use super::block::{common_prefix, compare};
 use super::format::{BlockHandle, Malformed, Parsed, align_up, cut, short_varint};
+use super::words::Words;
 use crate::coding::{get_u64, put_slice, put_varint32};
 use crate::key::{self, MAX_KEY_SIZE};
 
@@ -38,11 +37,12 @@ const LINE: usize = 8;
 /// The index of a table in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    handles: Vec<BlockHandle>,
+    /// Offset and size of each block, one after another.
+    handles: Words,
     /// What all lower bounds begin with.
     prefix: Vec<u8>,
     /// The eight bytes after the prefix of each lower bound, as a number that sorts like them.
-    heads: Vec<u64>,
+    heads: Words,
     /// Every [`SAMPLE`]th of the heads: so few that they mostly stay in the processor's cache.
     samples: Vec<u64>,
     /// The lower bounds without their prefix, one after another.
@@ -67,7 +67,8 @@ impl Index {
         if count == 0 || least > data_end || prefix_len > MAX_KEY_SIZE {
             return Err(BAD);
         }
-        index.handles.reserve_exact(count);
+        index.handles = Words::zeroed(count.saturating_mul(2));
+        index.heads = Words::zeroed(count.saturating_sub(1));
         let mut end = 0;
         for block in 0..count {
             let size = u32::try_from(short_varint(&mut input).ok_or(BAD)?).map_err(|_| BAD)?;
@@ -76,7 +77,8 @@ impl Index {
             if size < MIN_BLOCK || end > data_end {
                 return Err(Malformed("the index names a block beyond the data blocks"));
             }
-            index.handles.push(BlockHandle { offset, size });
+            index.handles.set(block.saturating_mul(2), offset);
+            index.handles.set(block.saturating_mul(2).saturating_add(1), u64::from(size));
             if block > 0 {
                 index.push_bound(&mut input)?;
             }
@@ -85,7 +87,8 @@ impl Index {
             return Err(BAD);
         }
         index.check_order()?;
-        index.samples = index.heads.iter().step_by(SAMPLE).copied().collect();
+        let sampled = (0..index.heads.len()).step_by(SAMPLE);
+        index.samples = sampled.filter_map(|at| index.heads.get(at)).collect();
         Ok(index)
     }
 
@@ -96,7 +99,7 @@ impl Index {
             let bound = u32::try_from(self.ends.len()).map_err(|_| BAD)?;
             self.trailers.push((bound, get_u64(input).ok_or(BAD)?));
         }
-        self.heads.push(head(suffix));
+        self.heads.set(self.ends.len(), head(suffix));
         self.bounds.extend_from_slice(suffix);
         self.ends.push(u32::try_from(self.bounds.len()).map_err(|_| BAD)?);
         Ok(())
@@ -129,7 +132,7 @@ impl Index {
 
     /// How many data blocks there are; at least one.
     pub(crate) fn len(&self) -> usize {
-        self.handles.len()
+        self.handles.len() / 2
     }
 
     /// The user key below which no key in data block `block` or behind it lies; `None` for the
@@ -141,17 +144,28 @@ impl Index {
 
     /// The data block that `offset` is in or behind.
     pub(crate) fn block_at(&self, offset: u64) -> usize {
-        self.handles.partition_point(|handle| handle.offset <= offset).saturating_sub(1)
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.handle(middle).is_some_and(|handle| handle.offset <= offset) {
+                low = middle.saturating_add(1);
+            } else {
+                high = middle;
+            }
+        }
+        low.saturating_sub(1)
     }
 
     /// The handle of data block `block`.
     pub(crate) fn handle(&self, block: usize) -> Option<BlockHandle> {
-        self.handles.get(block).copied()
+        let at = block.checked_mul(2)?;
+        let size = self.handles.get(at.checked_add(1)?)?;
+        Some(BlockHandle { offset: self.handles.get(at)?, size: u32::try_from(size).ok()? })
     }
 
     /// Asks the processor for the handle of a block.
     pub(crate) fn prefetch_handle(&self, block: usize) {
-        prefetch_cache_line(&self.handles, block);
+        self.handles.prefetch(block.saturating_mul(2));
     }
 
     /// The number of the only block that can hold (`user_key`, `trailer`), or the first key after
@@ -170,7 +184,7 @@ impl Index {
         let sample = self.samples.partition_point(|head| *head < wanted).saturating_sub(1);
         let start = sample.saturating_mul(SAMPLE);
         for line in (0..=SAMPLE).step_by(LINE) {
-            prefetch_cache_line(&self.heads, start.saturating_add(line));
+            self.heads.prefetch(start.saturating_add(line));
         }
         start
     }
@@ -184,15 +198,13 @@ impl Index {
         };
         let wanted = head(rest);
         let end = start.saturating_add(SAMPLE).saturating_add(1).min(self.heads.len());
-        let stretch = self.heads.get(start..end).unwrap_or_default();
-        let mut low = start.saturating_add(stretch.partition_point(|head| *head < wanted));
-        let behind = self.heads.get(low..).unwrap_or_default();
-        // Mostly there is none, and looking at the first of them tells.
-        let equal = match behind.first() {
-            Some(first) if *first == wanted => behind.partition_point(|head| *head == wanted),
-            _ => 0,
+        let mut low = self.heads.partition_point(start, end, |head| head < wanted);
+        // Mostly none is equal, and looking at the first of them tells.
+        let mut high = if self.heads.get(low) == Some(wanted) {
+            self.heads.partition_point(low, self.heads.len(), |head| head == wanted)
+        } else {
+            low
         };
-        let mut high = low.saturating_add(equal);
         // Equal heads decide nothing: between them whole bounds are compared.
         while low < high {
             let middle = low.midpoint(high);
@@ -209,9 +221,8 @@ impl Index {
     /// Bytes of memory the index holds.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
-        let handles = self.handles.len().saturating_mul(size_of::<BlockHandle>());
-        let words = self.heads.len().saturating_add(self.samples.len()).saturating_mul(8);
-        let words = words.saturating_add(handles);
+        let words = self.heads.memory().saturating_add(self.handles.memory());
+        let words = words.saturating_add(self.samples.len().saturating_mul(8));
         let halves = self.ends.len().saturating_mul(4);
         let keys = self.bounds.len().saturating_add(self.prefix.len());
         words.saturating_add(halves).saturating_add(keys)
