@@ -25,6 +25,7 @@ const MAY_HOLD_UNSAFE: &[&str] = &[
     "env/src/uring/kernel.rs",
     "env/src/uring/lane.rs",
     "env/src/uring/queue/ring_side.rs",
+    "env/src/uring/queue/writes.rs",
     "env/src/uring/reactor/machine.rs",
     "env/src/uring/reactor/signals.rs",
     "env/src/uring/ring.rs",

@@ -56,6 +56,8 @@ pub(crate) struct Shared {
     breaker: Breaker,
     max_in_flight: usize,
     nowait: bool,
+    /// Queued writes in place go to a ring.
+    ring_writes: bool,
 }
 
 /// The environment whose batched reads go to the kernel together, through io_uring.
@@ -147,6 +149,7 @@ impl IoUringEnv {
             breaker,
             max_in_flight: options.max_in_flight,
             nowait: options.nowait,
+            ring_writes: options.write_path == WritePath::Reactor,
         };
         Ok(Self { posix, shared: Arc::new(shared), rings, writes })
     }

@@ -1,6 +1,7 @@
 //! A file read and written in place.
 
-use std::os::fd::AsFd;
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use super::write::{Durability, pwrite_all};
@@ -27,6 +28,25 @@ impl OsRwFile {
         durability.note_size_changed();
         Ok(Self { file, durability, known_end })
     }
+
+    /// The file behind a trait object, if it is one of ours.
+    pub(crate) fn of(file: &dyn RandomRwFile) -> Option<&Self> {
+        let file: &dyn Any = file;
+        file.downcast_ref()
+    }
+
+    /// The descriptor, open as long as this file.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.fd()
+    }
+
+    /// To be called when bytes up to `end` may be in the file, before they are flushed.
+    pub(crate) fn note_written(&self, end: u64) {
+        // Relaxed: the mark that a flush must see is released by `note_size_changed`.
+        if self.known_end.fetch_max(end, Ordering::Relaxed) < end {
+            self.durability.note_size_changed();
+        }
+    }
 }
 
 impl RandomAccessFile for OsRwFile {
@@ -52,10 +72,8 @@ impl RandomRwFile for OsRwFile {
         let file = &self.file;
         let done = pwrite_all(&file.os, file.fd(), "write", &file.path, data, offset);
         let written = done.as_ref().map_or_else(|failure| failure.written, |()| data.len());
-        let end = offset.saturating_add(written as u64);
-        // Relaxed: the mark that a flush must see is released by `note_size_changed`.
-        if written > 0 && self.known_end.fetch_max(end, Ordering::Relaxed) < end {
-            self.durability.note_size_changed();
+        if written > 0 {
+            self.note_written(offset.saturating_add(written as u64));
         }
         done.map_err(|failure| failure.error)
     }

@@ -4,7 +4,7 @@
 use super::Shared;
 use super::flight::{Flight, Tally, Want};
 use super::pool::Taken;
-use super::ring::{Completed, ReadEntry};
+use super::ring::{Completed, Entry, ReadEntry};
 use crate::counters::Count;
 use crate::sync::Arc;
 
@@ -60,6 +60,19 @@ impl Lane {
         // SAFETY: the caller's promise is the requirement.
         unsafe { flight.push(entry.into(), counters) }
         counters.bump(Count::RingReads);
+    }
+
+    /// Pushes a write; the ring must have room.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lane::push`].
+    pub(crate) unsafe fn push_write(&mut self, entry: Entry) {
+        let counters = &self.shared.os.counters;
+        let (flight, _) = self.taken.as_mut().expect("a ring with room is held");
+        // SAFETY: the caller's promise is the requirement.
+        unsafe { flight.push(entry, counters) }
+        counters.bump(Count::RingWrites);
     }
 
     /// Offers what was pushed. With a `want` above 0, which is at most what is in flight, the

@@ -24,6 +24,8 @@ use super::lane::Lane;
 use super::op::{Op, Piece};
 use super::ring::Completed;
 use super::slots::Slots;
+use writes::RingWrites;
+
 use crate::counters::Count;
 use crate::os_file::{Latch, Nowait, OsFile};
 use crate::queue::run;
@@ -31,6 +33,7 @@ use crate::sync::Arc;
 use crate::{Buffer, Completion, Error, IoQueue, RandomAccessFile, Request, Result};
 
 mod ring_side;
+mod writes;
 
 /// Staged reads that are worth entering the kernel for: 16 take nearly all of what batching gains.
 const ENTER_BATCH: usize = 16;
@@ -76,6 +79,7 @@ pub(crate) struct RingQueue {
     streak: bool,
     /// No ring was free in this batch.
     without_ring: bool,
+    writes: RingWrites,
     completed: Vec<Completed>,
     /// Pieces that left the ring, with their results, until they are judged.
     answered: Vec<(Piece, i32)>,
@@ -129,6 +133,7 @@ impl RingQueue {
             held_bytes: 0,
             streak: false,
             without_ring: false,
+            writes: RingWrites::new(shared),
             completed: Vec::new(),
             answered: Vec::new(),
         }
@@ -162,7 +167,7 @@ impl RingQueue {
     fn issue(&mut self, tag: u64, request: Request) {
         self.held += 1;
         let Request::Read { file, offset, len } = request else {
-            return self.run_through_file(tag, request);
+            return self.issue_write(tag, request);
         };
         let Some(ours) = OsFile::of(&*file) else {
             let request = Request::Read { file, offset, len };
@@ -292,6 +297,9 @@ impl RingQueue {
         }
         if let Some(plain) = self.plain.pop_front() {
             self.run_plain(plain);
+            return true;
+        }
+        if in_ring == 0 && self.advance_writes() {
             return true;
         }
         let pending = in_ring > 0 || !self.staged.is_empty();

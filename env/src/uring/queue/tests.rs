@@ -24,6 +24,7 @@ use crate::{Access, Buffer, IoQueue, RandomAccessFile, Request, Result};
 mod faults;
 mod limits;
 mod nowait;
+mod writes;
 
 /// A directory with files of known bytes, scripted system calls, and rings to order.
 pub(crate) struct Bench {
@@ -93,7 +94,7 @@ impl Bench {
         };
         let pool = Pool::new(rings, None, Box::new(make)).unwrap();
         let (os, breaker) = (Arc::clone(&self.os), Breaker::default());
-        Arc::new(Shared { os, pool, breaker, max_in_flight: 64, nowait: false })
+        Arc::new(Shared { os, pool, breaker, max_in_flight: 64, nowait: false, ring_writes: true })
     }
 
     fn count(&self, count: Count) -> u64 {

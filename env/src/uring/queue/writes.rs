@@ -1,0 +1,285 @@
+//! The queue's writes to files written in place: all that are staged go to a ring in one
+//! submission, and each has a result of its own.
+//!
+//! They have a ring of their own, so that no read waits for a write. Whatever does not go through
+//! whole is written by a plain call, which is harmless: the offset is fixed, and no other request
+//! for the range may be pending.
+//!
+//! Invariant: memory in a ring belongs to a [`Put`] in `in_ring`, changed by nobody, until its
+//! completion was seen. Dropping waits for that; what has no answer is leaked.
+
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+
+use super::RingQueue;
+use crate::counters::Count;
+use crate::os_file::OsRwFile;
+use crate::sync::Arc;
+use crate::uring::Shared;
+use crate::uring::lane::{Lane, Turn};
+use crate::uring::ring::{Completed, Entry, Work};
+use crate::uring::slots::Slots;
+use crate::uring::verdict::{Written, judge_write, retried, strains_the_breaker};
+use crate::{Buffer, Error, ErrorKind, RandomRwFile, Request, Result};
+
+/// The longest write given to a ring; a device would split a longer one.
+const LONGEST: usize = 512 << 10;
+
+/// One write under way.
+#[derive(Debug)]
+struct Put {
+    tag: u64,
+    file: Arc<dyn RandomRwFile>,
+    offset: u64,
+    data: Buffer,
+}
+
+/// A finished write: its tag, its result, and the memory it held.
+type Done = (u64, Result<Buffer>, usize);
+
+impl RingQueue {
+    /// Begins a write: on a ring if the environment is to and the file is ours, else at once on the
+    /// calling thread. Through the page cache a write on a ring costs more than a plain one.
+    pub(super) fn issue_write(&mut self, tag: u64, request: Request) {
+        match request {
+            Request::Write { file, offset, data }
+                if self.shared.ring_writes && RingWrites::takes(&*file, data.len()) =>
+            {
+                self.held_bytes += data.len();
+                self.writes.staged.push_back(Put { tag, file, offset, data });
+            }
+            request => self.run_through_file(tag, request),
+        }
+    }
+
+    /// One turn of the writes; false if there are none.
+    pub(super) fn advance_writes(&mut self) -> bool {
+        if self.writes.pending() == 0 {
+            return false;
+        }
+        let mut done = Vec::new();
+        self.writes.turn(&mut done);
+        for (tag, result, bytes) in done {
+            self.finished(tag, result, bytes);
+        }
+        true
+    }
+}
+
+impl Put {
+    fn ours(&self) -> &OsRwFile {
+        OsRwFile::of(&*self.file).expect("only our own files are staged")
+    }
+
+    /// Writes what is left from `from` on by a plain call, whose word is final.
+    fn finish_plain(self, from: usize) -> Done {
+        let (done, len) = (
+            self.file.write_all_at(&self.data[from..], self.offset + from as u64),
+            self.data.len(),
+        );
+        (self.tag, done.map(|()| self.data), len)
+    }
+
+    fn fail(self, error: Error) -> Done {
+        (self.tag, Err(error.at(self.offset)), self.data.len())
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct RingWrites {
+    shared: Arc<Shared>,
+    lane: Lane,
+    staged: VecDeque<Put>,
+    in_ring: Slots<Put>,
+    completed: Vec<Completed>,
+}
+
+impl RingWrites {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            lane: Lane::new(shared),
+            staged: VecDeque::new(),
+            in_ring: Slots::default(),
+            completed: Vec::new(),
+        }
+    }
+
+    /// Whether a write of that much to that file can go through a ring.
+    fn takes(file: &dyn RandomRwFile, len: usize) -> bool {
+        (1..=LONGEST).contains(&len) && OsRwFile::of(file).is_some()
+    }
+
+    /// Writes that are staged or in the ring.
+    fn pending(&self) -> usize {
+        self.staged.len() + self.lane.in_flight()
+    }
+
+    /// Submits what is staged, as far as there is room, waits until something is done, and adds
+    /// that to `done`.
+    fn turn(&mut self, done: &mut Vec<Done>) {
+        let mut completed = std::mem::take(&mut self.completed);
+        if !self.lane.is_ours() {
+            // A forked child: the ring is the parent's, the memory a copy.
+            for key in self.in_ring.keys() {
+                let put = self.in_ring.remove(key).expect("just listed");
+                self.plainly(put, 0, done);
+            }
+            self.lane.abandon();
+        }
+        if self.lane.in_flight() == 0 && (self.shared.breaker.is_open() || !self.open()) {
+            while let Some(put) = self.staged.pop_front() {
+                self.plainly(put, 0, done);
+            }
+            return;
+        }
+        while self.lane.has_room()
+            && let Some(put) = self.staged.pop_front()
+        {
+            self.push(put);
+        }
+        let turn = self.lane.enter(1, &mut completed);
+        self.judge_all(&mut completed, done);
+        self.completed = completed;
+        match turn {
+            Turn::Done => {}
+            Turn::TakenBack(keys) => {
+                for key in keys {
+                    let put = self.in_ring.remove(key).expect("offered entries are in the table");
+                    self.plainly(put, 0, done);
+                }
+            }
+            Turn::Broken => self.abandon(done),
+        }
+        if self.pending() == 0 || self.lane.is_spent() {
+            self.lane.close();
+        }
+    }
+
+    fn open(&mut self) -> bool {
+        let open = self.lane.open();
+        if !open {
+            self.shared.os.counters.bump(Count::PoolEmpty);
+        }
+        open
+    }
+
+    fn push(&mut self, put: Put) {
+        let fd = put.ours().fd().as_raw_fd();
+        let (start, offset) = (put.data.as_ptr().cast_mut(), put.offset);
+        let len = u32::try_from(put.data.len()).expect("at most half a MiB");
+        let user_data = self.in_ring.insert(put);
+        let entry = Entry { work: Work::Write, fd, start, len, offset, user_data };
+        // SAFETY: the memory belongs to the request in `self.in_ring` and nobody changes it there.
+        // The request leaves when its completion was drained or it was taken back unseen by the
+        // kernel; `abandon` and `drop`, the ways out without a completion, leak it. A queue that
+        // is forgotten never frees anything.
+        unsafe { self.lane.push_write(entry) }
+    }
+
+    fn judge_all(&mut self, completed: &mut Vec<Completed>, done: &mut Vec<Done>) {
+        let mut answered = Vec::with_capacity(completed.len());
+        for end in completed.drain(..) {
+            if let Some(put) = self.in_ring.remove(end.user_data) {
+                self.lane.completed_one();
+                answered.push((put, end.result));
+            } else {
+                self.shared.os.counters.bump(Count::RingStale);
+                self.lane.spoil();
+            }
+        }
+        for (put, result) in answered {
+            self.judge(put, result, done);
+        }
+    }
+
+    fn judge(&mut self, put: Put, result: i32, done: &mut Vec<Done>) {
+        let (counters, breaker) = (&self.shared.os.counters, &self.shared.breaker);
+        match judge_write(put.data.len(), result) {
+            Written::Done => {
+                breaker.good();
+                put.ours().note_written(put.offset + put.data.len() as u64);
+                let len = put.data.len();
+                done.push((put.tag, Ok(put.data), len));
+            }
+            Written::Partly(took) => {
+                breaker.good();
+                counters.bump(Count::ShortWrites);
+                put.ours().note_written(put.offset + took as u64);
+                self.plainly(put, took, done);
+            }
+            Written::Passing(errno) => {
+                counters.bump(retried(errno));
+                if strains_the_breaker(errno) && breaker.fault() {
+                    counters.bump(Count::BreakerOpened);
+                }
+                self.plainly(put, 0, done);
+            }
+            Written::Failed(errno) => {
+                let error = Error::from_errno(errno, "write", put.file.path());
+                done.push(put.fail(error));
+            }
+            Written::Overlong => {
+                let message = format!("the ring claims {result} of {} bytes", put.data.len());
+                let error = Error::new(ErrorKind::Other, "write", put.file.path(), message);
+                done.push(put.fail(error));
+                self.lane.spoil();
+            }
+        }
+    }
+
+    fn plainly(&self, put: Put, from: usize, done: &mut Vec<Done>) {
+        self.shared.os.counters.bump(Count::FallbackPwrites);
+        self.shared.breaker.good();
+        done.push(put.finish_plain(from));
+    }
+
+    /// Gives up a ring that owes answers: what became of its writes nobody will know.
+    fn abandon(&mut self, done: &mut Vec<Done>) {
+        for key in self.in_ring.keys() {
+            let put = self.in_ring.remove(key).expect("just listed");
+            let message = "given to a ring that broke; it may be written or not";
+            let error = Error::new(ErrorKind::Other, "write", put.file.path(), message);
+            // A write that is still to come may make the file longer.
+            put.ours().note_written(put.offset + put.data.len() as u64);
+            done.push((put.tag, Err(error.at(put.offset)), put.data.shown()));
+            std::mem::forget(put);
+        }
+        self.lane.abandon();
+    }
+}
+
+impl Drop for RingWrites {
+    /// Waits until nothing is in flight: the kernel may read our memory until then.
+    fn drop(&mut self) {
+        self.staged.clear();
+        let mut completed = Vec::new();
+        while self.lane.in_flight() > 0 {
+            if !self.lane.is_ours() {
+                self.lane.abandon();
+                return;
+            }
+            let turn = self.lane.enter(1, &mut completed);
+            for end in completed.drain(..) {
+                match self.in_ring.remove(end.user_data) {
+                    Some(put) => {
+                        self.lane.completed_one();
+                        put.ours().note_written(put.offset + put.data.len() as u64);
+                    }
+                    None => self.lane.spoil(),
+                }
+            }
+            match turn {
+                Turn::Done => {}
+                Turn::TakenBack(keys) => {
+                    for key in keys {
+                        self.in_ring.remove(key);
+                    }
+                }
+                Turn::Broken => self.abandon(&mut Vec::new()),
+            }
+        }
+        self.lane.close();
+    }
+}
