@@ -36,7 +36,9 @@ fn play(role: &str, dir: &Path) {
     if role.ends_with("exit") {
         std::thread::spawn(|| std::process::exit(7));
         if role == "static exit" {
-            (1500..).for_each(|number| shared().put(key(number), "more").unwrap());
+            for number in 1500.. {
+                shared().put(key(number), "more").unwrap();
+            }
         }
         loop {
             std::thread::park();
