@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use treering_env::{BatchReads, Env, EnvReport, IoUringEnv, MemEnv, PosixEnv};
+use treering_env::{BatchReads, Env, EnvReport, IoUringEnv, MemEnv, PosixEnv, Unavailable};
 
 use super::args::Store;
 use super::failure::{Failure, Result};
@@ -29,6 +29,10 @@ pub(crate) enum EnvName {
     #[value(name = "io_uring", alias = "io-uring")]
     #[serde(rename = "io_uring")]
     IoUring,
+    /// The same, past the page cache and with 128 reads in flight.
+    #[value(name = "io_uring-direct", alias = "io-uring-direct")]
+    #[serde(rename = "io_uring-direct")]
+    IoUringDirect,
     /// In memory.
     #[serde(rename = "mem")]
     Mem,
@@ -42,6 +46,7 @@ impl EnvName {
             Self::Posix => "posix",
             Self::PosixSerial => "posix-serial",
             Self::IoUring => "io_uring",
+            Self::IoUringDirect => "io_uring-direct",
             Self::Mem => "mem",
         }
     }
@@ -54,15 +59,21 @@ impl EnvName {
             Self::PosixSerial => {
                 Arc::new(PosixEnv::builder().batch_reads(BatchReads::Serial).build()?)
             }
-            Self::IoUring => Arc::new(IoUringEnv::new().map_err(|why| {
-                Failure::failed(format!(
-                    "io_uring cannot be used here: {why}\n  use --env posix, which reads batches \
-                     in parallel too; `treering doctor` says more"
-                ))
-            })?),
+            Self::IoUring => Arc::new(IoUringEnv::new().map_err(|why| no_io_uring(&why))?),
+            Self::IoUringDirect => {
+                let builder = IoUringEnv::builder().direct_reads(true).max_in_flight(128);
+                Arc::new(builder.build().map_err(|why| no_io_uring(&why))?)
+            }
             Self::Mem => Arc::new(MemEnv::new()),
         })
     }
+}
+
+fn no_io_uring(why: &Unavailable) -> Failure {
+    Failure::failed(format!(
+        "io_uring cannot be used here: {why}\n  use --env posix, which reads batches in parallel \
+         too; `treering doctor` says more"
+    ))
 }
 
 /// Whether a command may create the database it is given.

@@ -152,6 +152,24 @@ pub(crate) fn environments() -> Vec<&'static str> {
         == true
     {
         all.push("io_uring");
+        // Past the page cache only where the file system can.
+        if reads_direct(Path::new(env!("CARGO_TARGET_TMPDIR"))) {
+            all.push("io_uring-direct");
+        }
     }
     all
+}
+
+/// Whether files in `dir` can be read past the page cache.
+fn reads_direct(dir: &Path) -> bool {
+    let path = dir.join(format!("direct-{}", std::process::id()));
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let builder = treering::IoUringEnv::builder().direct_reads(true);
+    let env = builder.build().expect("doctor says that io_uring works here");
+    let direct = treering::Env::open(&env, &path, treering::env::Access::Random).is_ok();
+    std::fs::remove_file(&path).unwrap();
+    if !direct {
+        eprintln!("skipped: io_uring-direct, since {} does no direct I/O", dir.display());
+    }
+    direct
 }
