@@ -73,11 +73,13 @@ pub(crate) trait Ring: Send + Debug {
     /// The memory `entry.start..+entry.len` of a read must stay valid for writes, and be touched by
     /// nobody, until the completion of this entry was drained, or for ever if it never is; that of
     /// a write must as long stay valid for reads, and be changed by nobody. The one exception: an
-    /// entry that no [`Ring::enter`] with `submit` has followed was never seen by the kernel.
+    /// entry that the kernel has not taken, by what [`Ring::enter`] returned, was never seen by it,
+    /// and never will be if no `enter` with `submit` follows.
     unsafe fn push(&mut self, entry: Entry) -> bool;
 
     /// Enters the kernel: offers what was pushed if `submit`, then waits until `wait` completions
-    /// are there. Returns how many entries the kernel took. It may return early, with fewer.
+    /// are there; it may return early, with fewer. Returns how many entries the kernel took, the
+    /// oldest first; after an error it has taken none.
     fn enter(&mut self, submit: bool, wait: usize) -> Result<usize, Errno>;
 
     /// Moves up to [`DRAIN_BATCH`] completions that are already visible to the end of `into`.

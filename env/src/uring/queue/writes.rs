@@ -119,7 +119,6 @@ impl RingWrites {
     /// Submits what is staged, as far as there is room, waits until something is done, and adds
     /// that to `done`.
     fn turn(&mut self, done: &mut Vec<Done>) {
-        let mut completed = std::mem::take(&mut self.completed);
         if !self.lane.is_ours() {
             // A forked child: the ring is the parent's, the memory a copy.
             for key in self.in_ring.keys() {
@@ -139,6 +138,7 @@ impl RingWrites {
         {
             self.push(put);
         }
+        let mut completed = std::mem::take(&mut self.completed);
         let turn = self.lane.enter(1, &mut completed);
         self.judge_all(&mut completed, done);
         self.completed = completed;
@@ -173,8 +173,9 @@ impl RingWrites {
         let entry = Entry { work: Work::Write, fd, start, len, offset, user_data };
         // SAFETY: the memory belongs to the request in `self.in_ring` and nobody changes it there.
         // The request leaves when its completion was drained or it was taken back unseen by the
-        // kernel; `abandon` and `drop`, the ways out without a completion, leak it. A queue that
-        // is forgotten never frees anything.
+        // kernel; `abandon` and `drop`, the ways out without a completion, leak it, unless this is
+        // a forked child, whose memory is a copy that the kernel does not use. A queue that is
+        // forgotten never frees anything.
         unsafe { self.lane.push_write(entry) }
     }
 
