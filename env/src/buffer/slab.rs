@@ -30,6 +30,8 @@ impl Slab {
         });
         let map = MmapRaw::from(map);
         let skip = map.as_ptr().align_offset(Self::SIZE);
+        // What pieces rely on; the method itself promises less.
+        assert!(skip < Self::SIZE, "twice the size has an aligned part");
         // Advice: without huge pages the memory is as good, only slower.
         #[cfg(target_os = "linux")]
         let _ = map.advise_range(memmap2::Advice::HugePage, skip, Self::SIZE);
