@@ -6,11 +6,10 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::OnceLock;
 
 use memmap2::Mmap;
 
-use crate::sync::Arc;
+use crate::sync::{Arc, OnceLock};
 
 use block::Block;
 pub(crate) use pool::BufferPool;

@@ -2,11 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use super::{DirectAlign, Os};
 use crate::counters::Count;
-use crate::sync::{Mutex, OnceLock, Ordering};
+use crate::sync::{AtomicBool, Mutex, OnceLock, Ordering};
 use crate::sys::{settled, uninterrupted};
 use crate::{Error, ErrorKind, Result};
 

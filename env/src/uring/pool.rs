@@ -12,14 +12,12 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-
-use parking_lot::Mutex;
 
 use super::kernel::SetupError;
 use super::ring::Ring;
 use super::setup::with_memory_back_off;
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// Makes one more ring like the others, at once or not at all.
 pub(crate) type MakeRing = dyn Fn() -> Result<Box<dyn Ring>, SetupError> + Send + Sync;
