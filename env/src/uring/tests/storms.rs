@@ -3,6 +3,7 @@
 //! Each test runs this test binary once more, for itself alone, with a variable that says which
 //! part to play; limits and signal handlers then concern nobody else.
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -118,6 +119,8 @@ fn writes_succeed_at_the_limit_of_processes() {
     let Some(role) = role() else {
         if !rustix::process::geteuid().is_root() {
             // The limit counts all processes of a user: only one that has no others can be tested.
+            let why = "SKIPPED: only root can become a user without other processes";
+            writeln!(std::io::stderr(), "{why}").unwrap();
             return;
         }
         for role in ["before", "after"] {

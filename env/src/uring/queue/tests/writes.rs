@@ -3,7 +3,7 @@
 use super::*;
 use crate::os_file::OsRwFile;
 use crate::uring::scripted::Entered;
-use crate::{ErrorKind, Outcome, RandomRwFile};
+use crate::{Env, ErrorKind, MemEnv, Outcome, RandomRwFile};
 
 const LEN: usize = 4096;
 
@@ -129,8 +129,13 @@ fn long_empty_and_foreign_writes_are_made_on_the_calling_thread() {
     let len = long.len() as u64;
     queue.push(0, Request::Write { file: Arc::clone(&file), offset: 0, data: long });
     queue.push(1, Request::Write { file: Arc::clone(&file), offset: 9, data: Buffer::zeroed(0) });
-    assert!(pop_all(&mut queue, 2).iter().all(Result::is_ok));
+    let foreign = MemEnv::new().open_rw("foreign".as_ref()).unwrap();
+    queue.push(2, Request::Write { file: Arc::clone(&foreign), offset: 0, data: data(2) });
+    assert!(pop_all(&mut queue, 3).iter().all(Result::is_ok));
     assert_eq!((file.size(), bench.count(Count::RingWrites)), (len, 0));
+    let mut there = [0; LEN];
+    foreign.read_exact_at(&mut there, 0).unwrap();
+    assert!(there == *data(2));
 }
 
 #[test]
