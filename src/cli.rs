@@ -1,7 +1,7 @@
 //! The command line: `treering COMMAND`. For the binary only; nothing here is a stable interface.
 //!
 //! Every command answers on standard output and talks on standard error. How it ended is its exit
-//! code: 0 done, 1 no, 2 wrong command line, 3 failed, 4 damage, 130 interrupted.
+//! code: 0 done, 1 no, 2 wrong command line, 3 failed, 4 damage, 128 and more ended by a signal.
 
 mod access;
 mod args;

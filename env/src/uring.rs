@@ -91,10 +91,10 @@ pub(crate) struct Shared {
 ///
 /// A child made by `fork` has no rings and no reactor: its queues read and its files are written by
 /// plain calls. A table that had blocks with the reactor at that moment fails in the child. As
-/// always, a child can do little if it was made while another thread held a lock, and the reactor is
-/// such a thread while it has blocks: make children when no table is being written. Direct reads in
-/// flight during a `fork` are not supported on old kernels, where the child's copy-on-write may
-/// separate a buffer from the device.
+/// always, a child can do little if it was made while another thread held a lock, and the reactor
+/// is such a thread while it has blocks: make children when no table is being written. Direct
+/// reads in flight during a `fork` are not supported on old kernels, where the child's
+/// copy-on-write may separate a buffer from the device.
 #[derive(Clone, Debug)]
 pub struct IoUringEnv {
     posix: PosixEnv,

@@ -118,8 +118,9 @@ impl Wal {
     /// before goes with it.
     ///
     /// If the space prepared ahead does not suffice, more is prepared here first; the database does
-    /// that before, without the log lock ([`Self::missing_room`]). When that finds the device full the error is `NoSpace`, nothing was applied and the log goes on
-    /// ([`Self::failure`] is `None`). Every other error stops the log: see [`Self::failure`].
+    /// that before, without the log lock ([`Self::missing_room`]). When that finds the device full
+    /// the error is `NoSpace`, nothing was applied and the log goes on ([`Self::failure`] is
+    /// `None`). Every other error stops the log: see [`Self::failure`].
     pub(crate) fn append(&mut self, payload: &[&[u8]]) -> Result<Appended> {
         self.append_data(payload, None)
     }

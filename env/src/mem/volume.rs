@@ -29,13 +29,14 @@ pub(super) enum Extent {
     Part,
 }
 
-/// The volume behind its locks. Lock order: a writer's own state, then `volume`, then a file's data.
+/// The volume behind its locks. Lock order: a writer's own state, then `volume`, then a file's
+/// data.
 pub(super) struct Shared {
     /// Exclusive for every operation that changes something, shared for look-ups. Reads of an
     /// open file take only that file's lock.
     pub(super) volume: RwLock<Volume>,
-    /// Whether the power is off. Not in `Volume`, for the sake of reads, which do not take the volume's lock. `Release`
-    /// and `Acquire` order it after the operation that was cut.
+    /// Whether the power is off. Not in `Volume`, for the sake of reads, which do not take the
+    /// volume's lock. `Release` and `Acquire` order it after the operation that was cut.
     off: AtomicBool,
     pub(super) reads: AtomicU64,
     pub(super) read_bytes: AtomicU64,

@@ -82,8 +82,9 @@ impl IoUringEnvBuilder {
         self
     }
 
-    /// Looks for a batched read in the page cache before it goes to a ring. Default: on. Off, every
-    /// read goes to the ring: slower wherever the page cache has anything, and meant for comparing.
+    /// Looks for batched reads in the page cache, until one is not there, before they go to a ring.
+    /// Default: on. Off, every read goes to the ring, and one that is cached costs a ring entry:
+    /// meant for comparing.
     pub fn nowait(mut self, on: bool) -> Self {
         self.nowait = on;
         self

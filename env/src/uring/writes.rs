@@ -35,9 +35,9 @@ pub enum WritePath {
     #[default]
     Auto,
     /// Every append goes through the reactor, small ones to logs and manifests too, whose caller
-    /// waits for its own write: slower, and meant for comparing. Writes in place that are pushed to a
-    /// queue go to a ring of its own in one submission, where otherwise they are made as they are
-    /// pushed. Without a working reactor the environment is not built.
+    /// waits for its own write: slower, and meant for comparing. Writes in place that are pushed
+    /// to a queue go to a ring of the queue's own in one submission, where otherwise they are made
+    /// as they are pushed. Without a working reactor the environment is not built.
     Reactor,
     /// Every write is made on the calling thread, and there is no reactor.
     Caller,

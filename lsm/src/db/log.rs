@@ -139,8 +139,8 @@ impl Log {
         self.closed.drain(..keep).map(|(number, _)| FileName::Log(number)).collect()
     }
 
-    /// Keeps `spare` for the next switch. Gives it back if it is of no use: there is one already, or
-    /// the log went on in a newer segment while this one was made.
+    /// Keeps `spare` for the next switch. Gives it back if it is of no use: there is one already,
+    /// or the log went on in a newer segment while this one was made.
     fn keep_spare(&mut self, spare: Spare) -> Option<Spare> {
         let follows = self.wal.as_ref().is_some_and(|wal| wal.number() < spare.number());
         if self.spare.is_some() || !follows {
