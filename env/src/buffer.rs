@@ -15,6 +15,7 @@ use block::Block;
 pub(crate) use pool::BufferPool;
 
 mod block;
+mod free;
 mod pool;
 mod slab;
 

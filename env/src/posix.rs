@@ -187,7 +187,9 @@ impl PosixEnv {
             report.fact("NOWAIT reads on device", value, Some(why.to_owned()));
         }
         let (free, budget) = (self.os.pool.free_bytes() >> 10, self.os.pool.budget() >> 10);
-        report.fact("buffer pool", format!("{free} KiB free, at most {budget} KiB kept"), None);
+        let pool =
+            format!("{free} KiB free, at most {budget} KiB kept besides parts of used slabs");
+        report.fact("buffer pool", pool, None);
     }
 }
 

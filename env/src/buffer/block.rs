@@ -28,8 +28,8 @@ enum Home {
     /// Allocated by `alloc_zeroed` with this layout, or dangling if it has no size; freed with the
     /// block.
     Own(Layout),
-    /// A part of a slab, which no other block has.
-    Slab { _keep: Arc<Slab> },
+    /// A part of a slab, which no other block has, and the number that its pool gave the slab.
+    Slab { _keep: Arc<Slab>, number: usize },
 }
 
 // SAFETY: a block owns its memory alone, as a `Box<[u8]>` does, and bytes have no thread affinity.
@@ -46,13 +46,21 @@ impl Block {
         Self { memory: allocate(layout), len: size, home: Home::Own(layout) }
     }
 
-    /// A new slab cut into blocks of `size` zeros.
-    pub(super) fn slab_of(size: usize) -> impl Iterator<Item = Self> {
-        let slab = Arc::new(Slab::new());
+    /// A new slab cut into blocks of `size` zeros, which carry the slab's `number`.
+    pub(super) fn cut(slab: Slab, size: usize, number: usize) -> impl Iterator<Item = Self> {
+        let slab = Arc::new(slab);
         (0..Slab::SIZE / size).map(move |piece| {
             let memory = slab.piece(piece * size, size);
-            Self { memory, len: size, home: Home::Slab { _keep: Arc::clone(&slab) } }
+            Self { memory, len: size, home: Home::Slab { _keep: Arc::clone(&slab), number } }
         })
+    }
+
+    /// The number of the slab that it is part of, if it is.
+    pub(super) fn slab_number(&self) -> Option<usize> {
+        match self.home {
+            Home::Own(_) => None,
+            Home::Slab { number, .. } => Some(number),
+        }
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {

@@ -4,6 +4,7 @@
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
 use super::block::Block;
+use super::free::{Change, FreeBlocks};
 use super::slab::Slab;
 use super::{Buffer, Memory};
 
@@ -15,12 +16,18 @@ const CLASSES: usize = class_of(LARGEST) + 1;
 /// Free memory in classes from 4 KiB to 1 MiB, bounded by a budget. From 16 KiB on there are four
 /// classes to a doubling, so that no more than a quarter is added to what was asked for.
 ///
-/// Only *free* memory counts against the budget: buffers given out are their holders' affair, and
-/// taking one never waits.
+/// Only memory that could be given back counts against the budget: blocks on their own and slabs
+/// of which nothing is in use. The free pieces of other slabs cost nothing more, and are used
+/// before anything new is made. Buffers given out are their holders' affair, and taking one never
+/// waits.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
-    free: [Mutex<Vec<Block>>; CLASSES],
+    free: [Mutex<FreeBlocks>; CLASSES],
+    /// Bytes of all that is free. Relaxed, like `spare_bytes`: they only bound memory and inform,
+    /// and the blocks themselves move under the mutexes.
     free_bytes: AtomicUsize,
+    /// Bytes that could be given back.
+    spare_bytes: AtomicUsize,
     budget: usize,
 }
 
@@ -28,13 +35,14 @@ impl BufferPool {
     /// The largest class; what is longer is allocated and freed.
     pub(super) const LARGEST: usize = 1 << 20;
 
-    /// How much free memory is kept unless told otherwise.
+    /// How much memory without use is kept unless told otherwise.
     pub(crate) const DEFAULT_BUDGET: usize = 64 << 20;
 
-    /// An empty pool that keeps at most `budget` bytes of free memory.
+    /// An empty pool that keeps at most `budget` bytes that it could give back.
     pub(crate) fn new(budget: usize) -> Arc<Self> {
         let free = std::array::from_fn(|_| Mutex::default());
-        Arc::new(Self { free, free_bytes: AtomicUsize::new(0), budget })
+        let (free_bytes, spare_bytes) = Default::default();
+        Arc::new(Self { free, free_bytes, spare_bytes, budget })
     }
 
     /// A buffer of `len` bytes of unspecified content (initialised, but perhaps from an earlier
@@ -44,48 +52,81 @@ impl BufferPool {
             return Buffer::zeroed(len);
         }
         let class = class_of(len);
-        let block = self.free[class].lock().pop();
-        let block = match block {
-            Some(block) => {
-                self.free_bytes.fetch_sub(size_of_class(class), Ordering::Relaxed);
-                block
-            }
-            None => self.fresh(class),
-        };
+        let block = self.used_again(class).unwrap_or_else(|| self.fresh(class));
         Buffer { memory: Memory::Pooled(Some(block), Arc::clone(self)), start: 0, len }
+    }
+
+    /// A free block.
+    fn used_again(&self, class: usize) -> Option<Block> {
+        let mut free = self.free[class].lock();
+        let (block, change) = free.take()?;
+        let size = size_of_class(class);
+        self.free_bytes.fetch_sub(size, Ordering::Relaxed);
+        if let Some(spare) = spare_bytes(&block, change) {
+            self.spare_bytes.fetch_sub(spare, Ordering::Relaxed);
+        }
+        Some(block)
     }
 
     /// A new block; where the budget has room, the first of a slab whose others are free.
     fn fresh(&self, class: usize) -> Block {
         let size = size_of_class(class);
-        if self.free_bytes() + Slab::SIZE > self.budget {
+        if self.spare_bytes.load(Ordering::Relaxed) + Slab::SIZE > self.budget {
             return Block::zeroed(size);
         }
-        let mut blocks = Block::slab_of(size);
-        let first = blocks.next().expect("a slab holds at least two of the largest blocks");
-        blocks.for_each(|block| self.give_back(block));
-        first
+        let slab = Slab::new();
+        let mut free = self.free[class].lock();
+        let block = free.add_slab(slab, size);
+        self.free_bytes.fetch_add((Slab::SIZE / size - 1) * size, Ordering::Relaxed);
+        block
     }
 
-    /// Takes memory back, or frees it if enough is free already.
+    /// Takes memory back; frees what could be, if enough is kept already.
     pub(super) fn give_back(&self, block: Block) {
         let size = block.as_slice().len();
-        // Relaxed: the counter only bounds memory, and the block itself moves under the mutex.
-        if self.free_bytes.fetch_add(size, Ordering::Relaxed) + size > self.budget {
-            self.free_bytes.fetch_sub(size, Ordering::Relaxed);
+        let class = &self.free[class_of(size)];
+        let Some(number) = block.slab_number() else {
+            if self.spare_bytes.fetch_add(size, Ordering::Relaxed) + size > self.budget {
+                self.spare_bytes.fetch_sub(size, Ordering::Relaxed);
+                return;
+            }
+            let mut free = class.lock();
+            self.free_bytes.fetch_add(size, Ordering::Relaxed);
+            free.keep_alone(block);
             return;
+        };
+        let slab = Slab::SIZE / size * size;
+        let mut free = class.lock();
+        self.free_bytes.fetch_add(size, Ordering::Relaxed);
+        if free.keep_piece(block, number) == Change::WholeSlab
+            && self.spare_bytes.fetch_add(slab, Ordering::Relaxed) + slab > self.budget
+        {
+            self.spare_bytes.fetch_sub(slab, Ordering::Relaxed);
+            self.free_bytes.fetch_sub(slab, Ordering::Relaxed);
+            let pieces = free.remove_slab(number);
+            drop(free);
+            drop(pieces);
         }
-        self.free[class_of(size)].lock().push(block);
     }
 
-    /// Bytes kept for later use.
+    /// Bytes that are free for later use, in slabs that are partly in use too.
     pub(crate) fn free_bytes(&self) -> usize {
         self.free_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most it keeps.
+    /// The most it keeps that it could give back.
     pub(crate) fn budget(&self) -> usize {
         self.budget
+    }
+}
+
+/// How many bytes were part of what could be given back, and are not when `block` was taken.
+fn spare_bytes(block: &Block, change: Change) -> Option<usize> {
+    let size = block.as_slice().len();
+    match (block.slab_number(), change) {
+        (None, _) => Some(size),
+        (Some(_), Change::WholeSlab) => Some(Slab::SIZE / size * size),
+        (Some(_), Change::Piece) => None,
     }
 }
 
@@ -115,6 +156,8 @@ const fn size_of_class(class: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -168,6 +211,37 @@ mod tests {
         assert_eq!(pool.free_bytes(), 16 << 10);
         drop(again);
         assert_eq!(pool.free_bytes(), pool.budget());
+    }
+
+    /// Whoever keeps one buffer of many keeps a slab; what else is in it must be used again.
+    #[test]
+    fn pieces_of_slabs_in_use_are_taken_before_new_slabs_are_made() {
+        let pool = BufferPool::new(4 << 20);
+        let mut scattered: Vec<Buffer> = Vec::new();
+        for round in 0..4 {
+            let many: Vec<_> = (0..8 * Slab::SIZE / 4096).map(|_| pool.take(4096)).collect();
+            let buffers = scattered.iter().chain(&many);
+            let slabs: BTreeSet<_> = buffers.map(|b| b.as_ptr().addr() / Slab::SIZE).collect();
+            assert!(slabs.len() <= 9, "round {round}: {} slabs for 8 and a bit", slabs.len());
+            if round == 0 {
+                scattered = many.into_iter().step_by(64).collect();
+            }
+        }
+        drop(scattered);
+        assert!(pool.free_bytes() <= pool.budget(), "nothing is in use: {}", pool.free_bytes());
+    }
+
+    #[test]
+    fn slabs_go_when_all_of_them_is_free_in_whatever_order() {
+        let pool = BufferPool::new(2 * Slab::SIZE);
+        for (len, stride) in [(4096, 7), (20_000, 13), (1 << 20, 3), (300 << 10, 5)] {
+            let count = 6 * Slab::SIZE / len;
+            let mut many: Vec<_> = (0..count).map(|_| Some(pool.take(len))).collect();
+            for i in 0..stride {
+                many.iter_mut().skip(i).step_by(stride).for_each(|buffer| drop(buffer.take()));
+            }
+            assert!(pool.free_bytes() <= pool.budget(), "{} of {len}", pool.free_bytes());
+        }
     }
 
     #[test]
