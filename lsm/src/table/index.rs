@@ -24,6 +24,7 @@ use crate::coding::{get_u64, put_slice, put_varint32};
 use crate::key::{self, MAX_KEY_SIZE};
 
 const BAD: Malformed = Malformed("a malformed index block");
+const TOO_SHORT: Malformed = Malformed("an index too short for the blocks it counts");
 
 /// The smallest data block: one entry of an empty key, one restart point, a trailer.
 const MIN_BLOCK: u32 = 13;
@@ -62,7 +63,11 @@ impl Index {
         let count = short_varint(&mut input).ok_or(BAD)?;
         let prefix_len = short_varint(&mut input).ok_or(BAD)?;
         index.prefix = cut(&mut input, prefix_len).ok_or(BAD)?.to_vec();
-        // The data blocks must have room for as many, which bounds what is reserved here.
+        // Each block takes at least a byte here and its room among the data, which bounds what is
+        // reserved by what was read, not by what is claimed.
+        if count > input.len() {
+            return Err(TOO_SHORT);
+        }
         let least = (count as u64).saturating_mul(u64::from(MIN_BLOCK));
         if count == 0 || least > data_end || prefix_len > MAX_KEY_SIZE {
             return Err(BAD);
@@ -306,4 +311,25 @@ impl IndexBuilder {
 
 fn put_length(out: &mut Vec<u8>, length: usize) {
     crate::coding::put_varint64(out, length as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// HOST-01
+    #[test]
+    fn an_index_that_counts_more_blocks_than_it_names_is_refused_before_memory_is_reserved() {
+        let payload = |count: u32| {
+            let mut payload = Vec::new();
+            put_varint32(&mut payload, count);
+            payload.extend_from_slice(&[0, 13, 13, 2, b'b', 13, 2, b'c']);
+            payload
+        };
+        let refused = |count| Index::decode(&payload(count), 1, u64::MAX).err();
+        // The data may be as long as it claims: a sparse file costs nobody anything.
+        assert_eq!(refused(u32::MAX), Some(TOO_SHORT));
+        assert_eq!(refused(8), Some(TOO_SHORT));
+        assert_eq!(Index::decode(&payload(3), 1, 39).unwrap().len(), 3);
+    }
 }
