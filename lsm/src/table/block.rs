@@ -92,6 +92,11 @@ impl Block {
         self.data.capacity().saturating_add(size_of::<Self>())
     }
 
+    /// Bytes of the payload: entries, restart points and their count.
+    pub(crate) fn payload_len(&self) -> usize {
+        self.restarts_end.saturating_add(size_of::<u16>())
+    }
+
     /// How many restart points there are; at least one.
     pub(crate) fn restarts(&self) -> usize {
         self.restarts_end.saturating_sub(self.entries_end) / 2

@@ -18,7 +18,7 @@ use super::properties::Properties;
 use super::{BlockCache, compress};
 use crate::key;
 use crate::memtable::Lookup;
-use crate::options::ReadOptions;
+use crate::options::{Compression, ReadOptions};
 use crate::{Error, Result};
 
 /// A table open for reading, by any number of threads at once.
@@ -203,12 +203,13 @@ impl Table {
         let (codec, stored) = unseal(&buffer, self.table_id(), handle.offset).map_err(damaged)?;
         match codec {
             Codec::None => Block::new(buffer, stored).map_err(damaged),
+            // Where the properties allow it, this build has it: `open` saw to that.
+            Codec::Lz4 { .. } if self.properties.compression == Compression::None => {
+                Err(damaged(Malformed("a compressed block in a table without compression")))
+            }
             Codec::Lz4 { len } => {
                 let len = decompressed_len(len, stored, self.properties.largest_block)
                     .map_err(damaged)?;
-                if !cfg!(feature = "lz4") {
-                    return Err(needs_lz4(self.path()));
-                }
                 let mut plain = Buffer::zeroed(len);
                 if !compress::decompress_into(&buffer[..stored], plain.as_mut_slice()) {
                     let what = "a block does not decompress to the length it claims";

@@ -3,8 +3,9 @@
 use treering_env::Buffer;
 
 use super::format::{BlockHandle, Malformed};
+use super::properties::Properties;
 use super::reader::Table;
-use crate::key;
+use crate::key::{self, ValueKind};
 use crate::{Error, Result};
 
 /// What a verification went over.
@@ -18,6 +19,68 @@ pub(crate) struct TableCheck {
     pub(crate) entries: u64,
 }
 
+/// What the properties claim about all versions together, or what the blocks were seen to hold.
+struct Totals {
+    entries: u64,
+    deletions: u64,
+    smallest_sequence: u64,
+    largest_sequence: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+    largest_block: usize,
+}
+
+impl Totals {
+    fn claimed(properties: &Properties) -> Self {
+        Self {
+            entries: properties.entries,
+            deletions: properties.deletions,
+            smallest_sequence: properties.smallest_sequence,
+            largest_sequence: properties.largest_sequence,
+            key_bytes: properties.key_bytes,
+            value_bytes: properties.value_bytes,
+            largest_block: properties.largest_block as usize,
+        }
+    }
+
+    /// By name, in the order in which a difference is reported.
+    fn named(&self) -> [(&'static str, u64); 7] {
+        [
+            ("entries", self.entries),
+            ("deletions", self.deletions),
+            ("smallest sequence number", self.smallest_sequence),
+            ("largest sequence number", self.largest_sequence),
+            ("bytes of keys", self.key_bytes),
+            ("bytes of values", self.value_bytes),
+            ("bytes of the largest block", self.largest_block as u64),
+        ]
+    }
+
+    fn add(&mut self, user_key: &[u8], trailer: u64, value_len: usize) {
+        let sequence = trailer >> 8;
+        self.entries += 1;
+        self.deletions += u64::from(trailer & 0xff == ValueKind::Deletion as u64);
+        self.smallest_sequence = self.smallest_sequence.min(sequence);
+        self.largest_sequence = self.largest_sequence.max(sequence);
+        self.key_bytes += user_key.len() as u64;
+        self.value_bytes += value_len as u64;
+    }
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self {
+            entries: 0,
+            deletions: 0,
+            smallest_sequence: u64::MAX,
+            largest_sequence: 0,
+            key_bytes: 0,
+            value_bytes: 0,
+            largest_block: 0,
+        }
+    }
+}
+
 /// What is carried from block to block.
 #[derive(Default)]
 struct Seen {
@@ -27,13 +90,15 @@ struct Seen {
     unsorted: bool,
     filtered_out: bool,
     key: Vec<u8>,
+    totals: Totals,
 }
 
 impl Table {
     /// Reads every data block from the file, past the cache, and gives every damage to
     /// `on_damage`: blocks that do not match their checksum or hold malformed or unsorted
     /// entries, keys outside the table's bounds or hidden by its filter, bytes between blocks
-    /// that are not zero, a wrong number of entries. A failed read is a damage of its block.
+    /// that are not zero, properties that count something else than what is there. A failed read
+    /// is a damage of its block.
     pub(crate) fn verify(&self, on_damage: &mut dyn FnMut(Error)) -> TableCheck {
         let (mut check, mut seen, mut end) = (TableCheck::default(), Seen::default(), 0);
         let mut damaged = false;
@@ -43,7 +108,7 @@ impl Table {
             check.bytes += u64::from(handle.size);
             let result = self.verify_padding(end, handle).and_then(|()| {
                 let block = self.read(&**self.file(), handle, false)?;
-                self.verify_block(handle, number, &block, &mut seen, &mut check.entries)
+                self.verify_block(handle, number, &block, &mut seen)
             });
             seen.gap = result.is_err();
             if let Err(error) = result {
@@ -52,15 +117,14 @@ impl Table {
             }
             end = handle.offset + u64::from(handle.size);
         }
-        let properties = self.properties();
-        if !damaged && check.entries != properties.entries {
-            let what = format!(
-                "the table has {} entries and claims {}",
-                check.entries, properties.entries
-            );
+        check.entries = seen.totals.entries;
+        let claims = Totals::claimed(self.properties()).named();
+        let mut compared = seen.totals.named().into_iter().zip(claims);
+        if !damaged && let Some(((name, held), (_, claimed))) = compared.find(|(a, b)| a != b) {
+            let what = format!("{name} of the table: {held} found, {claimed} claimed");
             on_damage(Error::corruption(self.path(), None, what));
         }
-        if !damaged && seen.last != properties.largest {
+        if !damaged && seen.last != self.properties().largest {
             let what = "the table does not end with the largest key it claims";
             on_damage(Error::corruption(self.path(), None, what));
         }
@@ -100,10 +164,9 @@ impl Table {
         number: usize,
         block: &super::Block,
         seen: &mut Seen,
-        entries: &mut u64,
     ) -> Result<()> {
         let properties = self.properties();
-        let walked = block.walk(|user_key, trailer, _| {
+        let walked = block.walk(|user_key, trailer, value_len| {
             seen.key.clear();
             key::append(&mut seen.key, user_key, trailer);
             let first = seen.last.is_empty() && !seen.gap;
@@ -120,8 +183,9 @@ impl Table {
             seen.filtered_out |= !self.may_contain(user_key);
             seen.gap = false;
             seen.last.clone_from(&seen.key);
-            *entries += 1;
+            seen.totals.add(user_key, trailer, value_len);
         });
+        seen.totals.largest_block = seen.totals.largest_block.max(block.payload_len());
         walked.map_err(|malformed| self.damaged(handle, malformed))?;
         if std::mem::take(&mut seen.unsorted) {
             return Err(self.damaged(handle, Malformed("keys outside the bounds of their block")));

@@ -9,7 +9,7 @@ use crate::checksum;
 use crate::key::seek_trailer;
 use crate::memtable::Lookup;
 use crate::options::ReadOptions;
-use crate::table::format::FOOTER_SIZE;
+use crate::table::format::{FOOTER_SIZE, PLAIN_TRAILER};
 use crate::table::{BlockHandle, Properties};
 
 /// Small tables of each shape.
@@ -169,6 +169,18 @@ fn reseal(bytes: &mut [u8], handle: BlockHandle) {
     let covered = block.len() - 4;
     let crc = checksum::crc(ID, handle.offset, &[&block[..covered]]);
     block[covered..].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// The table with other properties, whose encoding is as long.
+fn with_properties(bytes: &[u8], properties: &Properties) -> Vec<u8> {
+    let handle = table_of(bytes).unwrap().footer().properties;
+    let mut payload = Vec::new();
+    properties.write_to(&mut payload);
+    assert_eq!(payload.len() + PLAIN_TRAILER, handle.size as usize);
+    let mut forged = bytes.to_vec();
+    forged[range(handle)][..payload.len()].copy_from_slice(&payload);
+    reseal(&mut forged, handle);
+    forged
 }
 
 /// Uses a forged table in every way. Nothing can be said about the answers, but it must end.
@@ -398,13 +410,7 @@ fn a_table_that_may_hold_lz4_is_refused_by_name_where_the_feature_is_missing() {
     let bytes = bytes_of(&versions_for(&options()), &options());
     let table = table_of(&bytes).unwrap();
     let properties = Properties { compression: Compression::Lz4, ..table.properties().clone() };
-    let handle = table.footer().properties;
-    let mut payload = Vec::new();
-    properties.write_to(&mut payload);
-    let mut forged = bytes.clone();
-    forged[range(handle)][..payload.len()].copy_from_slice(&payload);
-    reseal(&mut forged, handle);
-    let opened = table_of(&forged);
+    let opened = table_of(&with_properties(&bytes, &properties));
     assert_eq!(opened.is_ok(), cfg!(feature = "lz4"));
     match opened {
         Ok(table) => assert_eq!(scanned(&table).unwrap(), versions_for(&options())),
@@ -413,6 +419,46 @@ fn a_table_that_may_hold_lz4_is_refused_by_name_where_the_feature_is_missing() {
             assert!(message.contains("t.sst") && message.contains("feature `lz4`"), "{message}");
         }
     }
+}
+
+/// HOST-06
+#[test]
+fn properties_that_count_something_else_than_the_blocks_hold_are_found_by_verify() {
+    type Lie = fn(&mut Properties);
+    let bytes = bytes_of(&versions_for(&options()), &options());
+    let table = table_of(&bytes).unwrap();
+    assert!(damages(&table).is_empty());
+    let lies: [(&str, Lie); 7] = [
+        ("entries", |claims| claims.entries += 1),
+        ("deletions", |claims| claims.deletions += 1),
+        ("smallest", |claims| claims.smallest_sequence -= 1),
+        ("largest sequence", |claims| claims.largest_sequence += 1),
+        ("bytes of keys", |claims| claims.key_bytes -= 1),
+        ("bytes of values", |claims| claims.value_bytes += 1),
+        ("bytes of the largest", |claims| claims.largest_block += 1),
+    ];
+    for (name, lie) in lies {
+        let mut claims = table.properties().clone();
+        lie(&mut claims);
+        let damages = damages(&table_of(&with_properties(&bytes, &claims)).unwrap());
+        let [damage] = &damages[..] else { panic!("{name}: {damages:?}") };
+        assert!(names_the_file(damage) && damage.to_string().contains(name), "{damage}");
+    }
+}
+
+/// HOST-06
+#[test]
+#[cfg(feature = "lz4")]
+fn a_compressed_block_in_a_table_that_says_it_has_none_is_damage() {
+    let options = shapes().pop().unwrap();
+    let versions = versions_for(&options);
+    let bytes = bytes_of(&versions, &options);
+    let sound = table_of(&bytes).unwrap();
+    let claims = Properties { compression: Compression::None, ..sound.properties().clone() };
+    let table = table_of(&with_properties(&bytes, &claims)).unwrap();
+    let failed = check_reads(&table, &versions, "compressed after all");
+    assert!(!failed.is_empty());
+    assert!(check_reads(&sound, &versions, "sound").is_empty());
 }
 
 /// HOST-04
