@@ -361,6 +361,22 @@ mod tests {
         batch.validate(8).unwrap();
     }
 
+    /// Each line of the page holds some of the bytes, then two spaces and what they mean.
+    #[test]
+    fn a_data_record_has_the_worked_bytes_of_the_format_page() {
+        let mut batch = WriteBatch::new();
+        batch.put("k", "v");
+        batch.delete_in(&Users, "gone");
+        let payload = [&encode_header(7, batch.count())[..], batch.encoded_ops()].concat();
+        let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/format/wal.md"));
+        let (_, after) = page.split_once("```worked\n").unwrap();
+        let (worked, _) = after.split_once("```").unwrap();
+        let bytes = worked.lines().filter_map(|line| line.split("  ").next());
+        let bytes = bytes.flat_map(|line| line.split(' '));
+        let bytes: Vec<u8> = bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        assert_eq!(bytes, payload);
+    }
+
     #[test]
     fn the_header_comes_back() {
         let mut payload = encode_header(7, 3).to_vec();

@@ -262,9 +262,10 @@ fn keys_out_of_order_are_our_own_fault() {
     }
 }
 
-/// The bytes of a table never change but with the format's version.
+/// The bytes of a table never change but with the format's version. `docs/format/table.md` works
+/// the same ones out: each line holds some, then two spaces and what they mean.
 #[test]
-fn the_bytes_of_a_table_are_those_of_version_0() {
+fn the_bytes_of_a_table_are_those_of_version_0_and_of_the_format_page() {
     let versions = [
         put(b"apple", 7, b"red"),
         put(b"apply", 8, b""),
@@ -279,4 +280,9 @@ fn the_bytes_of_a_table_are_those_of_version_0() {
         write!(hex, "{byte:02x}").unwrap();
     }
     assert_eq!(hex, include_str!("golden_v0.hex").replace(char::is_whitespace, ""));
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/format/table.md"));
+    let (_, after) = page.split_once("```worked\n").unwrap();
+    let (worked, _) = after.split_once("```").unwrap();
+    let bytes = worked.lines().filter_map(|line| line.split("  ").next());
+    assert_eq!(bytes.collect::<String>().replace(' ', ""), hex);
 }
