@@ -91,7 +91,7 @@ impl Reactor {
         M: Fn(&EventBell) -> Result<R, SetupError> + Send + 'static,
         R: Ring + 'static,
     {
-        let reactor = Self::without_thread(os, breaker, budget).map_err(NoReactor::Thread)?;
+        let reactor = Self::without_thread(os, breaker, budget)?;
         let inbox = Arc::clone(&reactor.inbox);
         let life = Arc::clone(&reactor.life);
         let (tell, told) = std::sync::mpsc::sync_channel(1);
@@ -123,9 +123,10 @@ impl Reactor {
     }
 
     /// A reactor that takes nothing yet.
-    fn without_thread(os: &Arc<Os>, breaker: &Breaker, budget: usize) -> Result<Self, i32> {
+    fn without_thread(os: &Arc<Os>, breaker: &Breaker, budget: usize) -> Result<Self, NoReactor> {
+        let bell = EventBell::new().map_err(|errno| NoReactor::Ring(SetupError::Bell(errno)))?;
         Ok(Self {
-            inbox: Arc::new(Inbox::new(EventBell::new()?)),
+            inbox: Arc::new(Inbox::new(bell)),
             os: Arc::clone(os),
             breaker: breaker.clone(),
             budget: Budget::new(budget),

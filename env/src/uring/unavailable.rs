@@ -93,6 +93,7 @@ impl Unavailable {
             SetupError::Enable(errno) => {
                 return Self::SelfTest { step: SelfTestStep::Enable, errno };
             }
+            SetupError::Bell(libc::EMFILE | libc::ENFILE) => return Self::Descriptors,
             SetupError::Bell(errno) => return Self::SelfTest { step: SelfTestStep::Bell, errno },
             SetupError::Worker(errno) => {
                 return Self::SelfTest { step: SelfTestStep::Worker, errno };
