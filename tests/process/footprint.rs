@@ -110,7 +110,9 @@ fn an_idle_environment_uses_no_processor_and_has_one_thread_that_sleeps() {
         let own =
             ["reactor_alive", "reactor_worker_threads_alive"].map(|name| report.counter(name));
         assert!(own.iter().all(|count| *count <= 1), "{report}");
-        let own = usize::try_from(own.iter().sum::<u64>()).unwrap();
+        // Where the file system cannot read without waiting, rings have workers for a while.
+        let own = own.iter().sum::<u64>() + report.counter("worker_threads_alive");
+        let own = usize::try_from(own).unwrap();
         assert_eq!(entries("/proc/self/task"), threads + own);
         drop(env);
         let without = IoUringEnv::builder().write_path(WritePath::Caller).build().unwrap();
