@@ -86,7 +86,7 @@ pub(crate) struct RawEntry {
 
 /// How often one call is repeated after EINTR before the interruption is reported. Each takes a
 /// signal of its own, so only a storm comes near it.
-const INTERRUPTIONS: u32 = 10_000;
+pub(crate) const INTERRUPTIONS: u32 = 10_000;
 
 /// How often a call that should wait is repeated after EAGAIN, giving up the CPU in between.
 const BUSY: u32 = 16;
