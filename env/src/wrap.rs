@@ -16,6 +16,9 @@ use crate::{
 
 mod file;
 mod queue;
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests;
 mod writer;
 
 pub(crate) use file::{WrappedFile, WrappedRwFile};
