@@ -3,10 +3,14 @@
 //! Batched reads are parallel all the same (see `prefetch_queue`), also where no ring is to be had.
 //! Tested on Linux; what other Unix systems lack is left out there.
 
+#[cfg(feature = "test-util")]
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use crate::os_file::{Kick, Os, OsFile, OsRwFile};
 use crate::sync::Arc;
+#[cfg(feature = "test-util")]
+use crate::sys::short::ShortSys;
 use crate::sys::{KernelSys, Sys};
 use crate::{
     Access, DirEntry, Env, EnvReport, Error, ErrorKind, FileKind, FileLock, IoQueue, Metadata,
@@ -59,6 +63,8 @@ struct Options {
 #[must_use]
 pub struct PosixEnvBuilder {
     options: Options,
+    #[cfg(feature = "test-util")]
+    max_transfer: Option<NonZeroUsize>,
 }
 
 impl PosixEnvBuilder {
@@ -96,10 +102,34 @@ impl PosixEnvBuilder {
         self
     }
 
+    /// Lets every system call that reads or writes transfer at most so many bytes, as a kernel
+    /// may, although more is asked for and the end of the file is far. Default: as many as the
+    /// kernel likes. For tests of what stands above: the environment must go on until everything
+    /// is there, and `short_reads` and `short_writes` of its report say how often it had to.
+    /// Mapped reads are no calls and stay whole; direct files, which no call may cut just
+    /// anywhere, cannot be had together with it.
+    #[cfg(feature = "test-util")]
+    pub fn max_transfer(mut self, bytes: NonZeroUsize) -> Self {
+        self.max_transfer = Some(bytes);
+        self
+    }
+
     /// The environment, or an error that says which options exclude each other.
     pub fn build(self) -> Result<PosixEnv> {
+        #[cfg(feature = "test-util")]
+        if let Some(bytes) = self.max_transfer {
+            if self.options.direct_reads || self.options.direct_writes {
+                return Err(refused("max_transfer and direct files exclude each other"));
+            }
+            return PosixEnv::with_sys(Arc::new(ShortSys::new(Arc::new(KernelSys), bytes)), self);
+        }
         PosixEnv::with_sys(Arc::new(KernelSys), self)
     }
+}
+
+/// The error of options that cannot be had.
+fn refused(message: &str) -> Error {
+    Error::new(ErrorKind::Unsupported, "build", Path::new("PosixEnv"), message)
 }
 
 impl Default for PosixEnv {
@@ -127,18 +157,15 @@ impl PosixEnv {
     /// The environment on shared state that another one keeps too.
     pub(crate) fn with_os(
         os: Arc<Os>,
-        PosixEnvBuilder { options }: PosixEnvBuilder,
+        PosixEnvBuilder { options, .. }: PosixEnvBuilder,
     ) -> Result<Self> {
-        let refuse = |message: &str| {
-            Err(Error::new(ErrorKind::Unsupported, "build", Path::new("PosixEnv"), message))
-        };
         if options.mmap_reads && options.direct_reads {
-            return refuse(
+            return Err(refused(
                 "mmap_reads and direct_reads exclude each other: a mapping is the page cache",
-            );
+            ));
         }
         if cfg!(not(target_os = "linux")) && (options.direct_reads || options.direct_writes) {
-            return refuse("direct_reads and direct_writes are offered on Linux only");
+            return Err(refused("direct_reads and direct_writes are offered on Linux only"));
         }
         Ok(Self { os, options })
     }

@@ -17,6 +17,8 @@ pub(crate) use kernel::KernelSys;
 mod kernel;
 #[cfg(test)]
 pub(crate) mod scripted;
+#[cfg(feature = "test-util")]
+pub(crate) mod short;
 
 /// What a system call gives: a positive error number if it failed.
 pub(crate) type SysResult<T> = Result<T, i32>;

@@ -22,6 +22,7 @@ mod poison;
 mod read_cases;
 mod removals;
 mod reopen;
+mod short_transfers;
 mod snapshots;
 mod stalls;
 mod support;
