@@ -175,6 +175,11 @@ impl PosixEnv {
         &self.os
     }
 
+    /// Whether files open for random access are read past the page cache.
+    pub(crate) fn reads_direct(&self) -> bool {
+        self.options.direct_reads
+    }
+
     /// [`Env::create`] with the file's writes going through what `outlet` gives, or, if that is
     /// nothing, made on the calling thread.
     pub(crate) fn create_through(

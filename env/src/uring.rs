@@ -172,7 +172,8 @@ impl IoUringEnv {
     fn add_facts(&self, report: &mut EnvReport) {
         let Shared { pool, breaker, max_in_flight, nowait, .. } = &*self.shared;
         report.fact("kernel", MachineFacts::read().kernel, None);
-        let first = if *nowait { "page cache first, misses" } else { "all" };
+        let looks = *nowait && !self.posix.reads_direct();
+        let first = if looks { "page cache first, misses" } else { "all" };
         let how = format!("{first} through a ring, at most {max_in_flight} at once per queue");
         report.fact("batched reads", how, None);
         let made = format!("{} of {}", pool.size(), pool.asked());
