@@ -160,6 +160,11 @@ pub(crate) fn environments() -> Vec<&'static str> {
     all
 }
 
+/// What the report of an environment calls it: reading past the page cache is an option of it.
+pub(crate) fn reported(name: &str) -> &str {
+    name.trim_end_matches("-direct")
+}
+
 /// Whether files in `dir` can be read past the page cache.
 fn reads_direct(dir: &Path) -> bool {
     let path = dir.join(format!("direct-{}", std::process::id()));
