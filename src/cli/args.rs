@@ -1,10 +1,13 @@
 //! The command line's grammar.
 
+pub(crate) mod device;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use self::device::{BENCH_DEVICE, BenchDevice};
 use super::encoding::Encoding;
 use super::environment::EnvName;
 use super::failure::{EXIT_CODES, Failure, Result};
@@ -389,6 +392,9 @@ pub(crate) enum Bench {
     /// The same database on each environment, side by side.
     #[command(long_about = BENCH_ENVS)]
     Envs(Box<BenchEnvs>),
+    /// Random reads and writes straight on a file, beside plain calls and fio.
+    #[command(long_about = BENCH_DEVICE)]
+    Device(Box<BenchDevice>),
     /// Perform one run, described as JSON on standard input (what `envs` starts).
     #[command(hide = true)]
     Run,

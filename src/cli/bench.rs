@@ -1,8 +1,10 @@
-//! `bench envs`: the same database on each environment, side by side.
+//! `bench envs`: the same database on each environment, side by side. `bench device` is in a
+//! module of its own.
 
 mod cgroup;
 mod data;
 mod database;
+mod device;
 mod machine;
 mod run;
 mod table;
@@ -37,6 +39,7 @@ const LEAST_MEMORY: u64 = 48 << 20;
 pub(crate) fn bench(command: &Bench) -> Result {
     match command {
         Bench::Envs(args) => envs(args),
+        Bench::Device(args) => device::device(args),
         Bench::Run => run::child(),
     }
 }

@@ -121,6 +121,58 @@ fn an_interrupted_build_of_the_benchmark_s_database_leaves_nothing() {
     assert_eq!(fs::read_dir(scratch.path("")).unwrap().count(), 0);
 }
 
+/// A benchmark of a device in `dir` that would go on for a quarter of an hour.
+fn bench_device(dir: &Path, size: &str, engine: &str) -> Killed {
+    let child = Command::new(env!("CARGO_BIN_EXE_treering"))
+        .args("bench device --direct false --seconds 900 --repeat 1".split(' '))
+        .args(["--file-size", size, "--engines", engine])
+        .current_dir(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    Killed(child)
+}
+
+#[test]
+fn an_interrupted_benchmark_of_a_device_leaves_no_file() {
+    // While the file is written, and while it is read.
+    for (size, whole) in [("64GiB", 64 << 30), ("1MiB", 1 << 20)] {
+        let scratch = Scratch::new();
+        let Killed(child) = &mut bench_device(&scratch.path(""), size, "pread");
+        wait_for("the file", || {
+            let made = fs::read_dir(scratch.path("")).unwrap().flatten().next()?.path();
+            let len = fs::metadata(made.join("device")).ok()?.len();
+            (len > 0 && (len == whole || size == "64GiB")).then_some(())
+        });
+        send(child, Signal::TERM);
+        assert_eq!(code_of(child), 143);
+        assert_eq!(fs::read_dir(scratch.path("")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn an_interrupted_benchmark_of_a_device_takes_fio_away_with_it() {
+    if !Command::new("fio").arg("--version").output().is_ok_and(|fio| fio.status.success()) {
+        eprintln!("SKIPPED: fio is not installed");
+        return;
+    }
+    let scratch = Scratch::new();
+    let Killed(child) = &mut bench_device(&scratch.path(""), "1MiB", "fio");
+    let fio = wait_for("fio", || {
+        fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+            let pid = entry.file_name().into_string().ok()?;
+            let is_fio = state_of(&pid)?.1 == child.id()
+                && fs::read(entry.path().join("cmdline")).ok()?.starts_with(b"fio\0--name");
+            is_fio.then_some(pid)
+        })
+    });
+    send(child, Signal::TERM);
+    assert_eq!(code_of(child), 143);
+    wait_for("the end of fio", || is_gone(&fio));
+    assert_eq!(fs::read_dir(scratch.path("")).unwrap().count(), 0);
+}
+
 #[test]
 fn a_run_does_not_outlive_the_benchmark_that_was_killed() {
     let scratch = Scratch::new();

@@ -167,12 +167,13 @@ pub(crate) fn reported(name: &str) -> &str {
 
 /// Whether files in `dir` can be read past the page cache.
 fn reads_direct(dir: &Path) -> bool {
-    let path = dir.join(format!("direct-{}", std::process::id()));
-    std::fs::write(&path, [0; 4096]).unwrap();
+    // Tests ask at the same time, each with a file of its own.
+    let file = tempfile::NamedTempFile::new_in(dir).unwrap();
+    let path = file.path();
+    std::fs::write(path, [0; 4096]).unwrap();
     let builder = treering::IoUringEnv::builder().direct_reads(true);
     let env = builder.build().expect("doctor says that io_uring works here");
-    let direct = treering::Env::open(&env, &path, treering::env::Access::Random).is_ok();
-    std::fs::remove_file(&path).unwrap();
+    let direct = treering::Env::open(&env, path, treering::env::Access::Random).is_ok();
     if !direct {
         eprintln!("skipped: io_uring-direct, since {} does no direct I/O", dir.display());
     }

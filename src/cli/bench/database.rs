@@ -40,12 +40,18 @@ impl Place {
             fs::create_dir_all(dir).map_err(|error| Failure::file("create", dir, &error))?;
             return Ok(Self::Kept(dir.to_path_buf()));
         }
-        let here = Path::new(".");
+        Self::temporary(None)
+    }
+
+    /// A new directory in `parent`, or in the working directory.
+    pub(crate) fn temporary(parent: Option<&Path>) -> Result<Self> {
+        let here = parent.unwrap_or(Path::new("."));
         let made = tempfile::Builder::new().prefix("treering-bench-").tempdir_in(here);
-        let dir = made.map_err(|error| {
-            Failure::failed(format!(
+        let dir = made.map_err(|error| match parent {
+            Some(parent) => Failure::file("create a directory in", parent, &error),
+            None => Failure::failed(format!(
                 "cannot create a directory here: {error}\n  name a place with --dir"
-            ))
+            )),
         })?;
         let guard = on_interrupt(Leftover::Tree(dir.path().to_path_buf()));
         Ok(Self::Temporary { dir, _guard: guard })

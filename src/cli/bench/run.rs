@@ -245,7 +245,7 @@ fn measure(spec: &Spec, db: &Db, env: &Arc<dyn Env>, data: Data, facts: Vec<Valu
 
 /// The processor time of all threads of this process, the kernel's work for them included; the
 /// same sum as `getrusage` gives, in nanoseconds.
-fn process_cpu() -> Duration {
+pub(crate) fn process_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).expect("processor time is not negative");
     let nanoseconds = u32::try_from(time.tv_nsec).expect("below a second");

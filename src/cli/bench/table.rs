@@ -207,7 +207,7 @@ fn same_case(a: &Run, b: &Run) -> bool {
 }
 
 /// The median; of an even number of values the mean of the middle two.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -216,7 +216,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// Three figures or so, whatever the magnitude.
-fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     match value {
         value if value < 10.0 => format!("{value:.2}"),
         value if value < 100.0 => format!("{value:.1}"),

@@ -1,0 +1,482 @@
+//! `bench device`: random reads and writes straight on a file, through the environment's queue,
+//! beside plain calls and fio.
+
+mod engine;
+mod fio;
+mod report;
+mod target;
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use self::engine::Job;
+use self::fio::Fio;
+use self::target::{Origin, Target};
+use super::{machine, progress};
+use crate::cli::args::device::{BenchDevice, DeviceWorkload, Engine, Preset};
+use crate::cli::failure::{Exit, Failure, Result};
+use crate::cli::new_file::NewFile;
+use crate::cli::output::{Output, note};
+use crate::cli::size::{human_size, to_f64};
+
+/// One combination of the options: what the engines are compared on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) workload: DeviceWorkload,
+    pub(crate) block_size: u64,
+    pub(crate) depth: u32,
+    pub(crate) threads: u32,
+    pub(crate) direct: bool,
+}
+
+/// What an engine of this process did.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) ops: u64,
+    /// Operations whose bytes were looked at.
+    pub(crate) verified: u64,
+    /// Of the thread that took longest.
+    pub(crate) time: Duration,
+    pub(crate) cpu: Duration,
+    /// Operations under way on average, for each thread of the case.
+    pub(crate) mean_depth: f64,
+    /// The most that were in flight at once, where something counts it.
+    pub(crate) peak: Option<u64>,
+    /// Nanoseconds of each operation.
+    pub(crate) latency: Histogram<u64>,
+    pub(crate) report: Value,
+}
+
+/// The outcome of a run, as in the JSON file.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Run {
+    pub(crate) workload: DeviceWorkload,
+    pub(crate) engine: Engine,
+    pub(crate) block_size: u64,
+    /// What was asked for.
+    pub(crate) depth: u32,
+    /// What was reached: `mean_depth`, and for the queue no more than the peak of its environment.
+    pub(crate) achieved_depth: f64,
+    /// Operations under way on average, by Little's law, for each thread.
+    pub(crate) mean_depth: f64,
+    pub(crate) threads: u32,
+    pub(crate) direct: bool,
+    pub(crate) repeat: u32,
+    pub(crate) ops: u64,
+    /// Reads compared, or writes read back; 0 for fio.
+    pub(crate) verified: u64,
+    pub(crate) ops_per_sec: f64,
+    pub(crate) cpu_us_per_op: f64,
+    pub(crate) latency_us: Latency,
+    /// The environment's facts and counters for the queue; which fio it was.
+    pub(crate) report: Value,
+}
+
+/// Microseconds from handing an operation over until its result is taken.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Latency {
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) p9999: f64,
+    pub(crate) max: f64,
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new(3).expect("three figures are within the library's range")
+}
+
+impl Latency {
+    fn new(nanoseconds: &Histogram<u64>) -> Self {
+        let at = |quantile| to_f64(nanoseconds.value_at_quantile(quantile)) / 1e3;
+        Self {
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            p9999: at(0.9999),
+            max: to_f64(nanoseconds.max()) / 1e3,
+        }
+    }
+}
+
+impl Run {
+    fn new(case: Case, engine: Engine, repeat: u32, measured: Measured) -> Self {
+        let Measured { ops, verified, time, cpu, mean_depth, peak, latency, report } = measured;
+        Self {
+            workload: case.workload,
+            engine,
+            block_size: case.block_size,
+            depth: case.depth,
+            achieved_depth: peak.map_or(mean_depth, |peak| mean_depth.min(to_f64(peak))),
+            mean_depth,
+            threads: case.threads,
+            direct: case.direct,
+            repeat,
+            ops,
+            verified,
+            ops_per_sec: to_f64(ops) / time.as_secs_f64().max(1e-9),
+            cpu_us_per_op: cpu.as_secs_f64() * 1e6 / to_f64(ops),
+            latency_us: Latency::new(&latency),
+            report,
+        }
+    }
+}
+
+/// An engine that does not run, in all cases or in some, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    pub(crate) engine: Engine,
+    pub(crate) why: String,
+}
+
+/// The engines that run, and why the others do not.
+struct Engines {
+    run: Vec<Engine>,
+    fio: Option<Fio>,
+    skipped: Vec<Skipped>,
+}
+
+/// Runs the command.
+pub(crate) fn device(args: &BenchDevice) -> Result {
+    let cases = cases(args);
+    // Begun before the work, so that a wrong path does not cost the results.
+    let json = args.json.as_deref().map(NewFile::replace).transpose()?;
+    let mut engines = Engines::new(args, &cases);
+    for skipped in &engines.skipped {
+        note(format_args!("{}: skipped: {}", skipped.engine.name(), skipped.why));
+    }
+    if engines.run.is_empty() {
+        return Err(Failure::failed(
+            "every engine named by --engines is skipped; pread and pread-pool work everywhere",
+        ));
+    }
+    if args.file.as_ref().is_none_or(|file| !file.exists()) {
+        note(format_args!("writing a file of {}", human_size(args.file_size)));
+    }
+    let target = match &args.file {
+        Some(file) => Target::named(file, args.file_size)?,
+        None => Target::temporary(args.dir.as_deref(), args.file_size)?,
+    };
+    check(args, &cases, &target)?;
+    let mut machine = machine::describe(target.path().parent().unwrap_or(target.path()));
+    let runs = run_all(args, &cases, &engines, &target)?;
+    note_queue_left_out(&cases, &mut engines);
+    machine["file_size"] = json!(target.size());
+    machine["file_was_there"] = json!(target.origin() != Origin::New);
+    machine["seconds"] = json!(args.seconds);
+    machine["seed"] = json!(args.seed);
+    let skipped = engines.skipped.iter();
+    machine["left_out"] =
+        skipped.map(|skipped| json!({ "engine": skipped.engine, "why": skipped.why })).collect();
+    finish(&machine, &target, &runs, &engines.skipped, json)?;
+    let queue_is_missing = engines.skipped.iter().any(|skipped| skipped.engine == Engine::Queue);
+    Ok(if queue_is_missing { Exit::No } else { Exit::Done })
+}
+
+fn finish(
+    machine: &Value,
+    target: &Target,
+    runs: &[Run],
+    skipped: &[Skipped],
+    json: Option<NewFile>,
+) -> Result<()> {
+    let mut out = Output::new();
+    out.line(report::heading(machine, target))?;
+    for case in report::cases(runs) {
+        out.line("")?;
+        out.line(report::case_name(&case))?;
+        out.line(report::table(&case))?;
+        for line in report::depths(&case) {
+            out.line(line)?;
+        }
+    }
+    for line in report::remarks(machine, target, runs, skipped) {
+        out.line(line)?;
+    }
+    out.finish()?;
+    if let Some(mut file) = json {
+        let report = json!({ "schema": 1, "machine": machine, "runs": runs });
+        file.write(format!("{report:#}\n").as_bytes())?;
+        file.finish()?;
+    }
+    Ok(())
+}
+
+impl Engines {
+    fn new(args: &BenchDevice, cases: &[Case]) -> Self {
+        let mut engines = Self { run: Vec::new(), fio: None, skipped: Vec::new() };
+        let environment = cases.iter().filter(|case| runs_in(Engine::Queue, **case));
+        let environment =
+            environment.map(|case| engine::environment(*case).map(drop)).find(Result::is_err);
+        for &engine in &args.engines {
+            let why = match engine {
+                Engine::Queue => environment
+                    .as_ref()
+                    .and_then(|made| made.as_ref().err())
+                    .map(ToString::to_string),
+                Engine::Fio => match Fio::find(treering_env::IoUringEnv::new().is_ok()) {
+                    Ok(fio) => {
+                        engines.fio = Some(fio);
+                        None
+                    }
+                    Err(why) => Some(why),
+                },
+                Engine::Pread | Engine::PreadPool => None,
+            };
+            match why {
+                Some(why) => engines.skipped.push(Skipped { engine, why }),
+                None if engines.run.contains(&engine) => {}
+                None => engines.run.push(engine),
+            }
+        }
+        engines
+    }
+}
+
+/// Whether an engine can do a case at all.
+fn runs_in(engine: Engine, case: Case) -> bool {
+    engine != Engine::Queue || case.workload == DeviceWorkload::RandRead || !case.direct
+}
+
+/// Puts the cases that the queue cannot do among what was skipped.
+fn note_queue_left_out(cases: &[Case], engines: &mut Engines) {
+    let missing = cases.iter().any(|case| !runs_in(Engine::Queue, *case));
+    if missing && engines.run.contains(&Engine::Queue) {
+        let why = "randwrite with --direct true: the environment writes in place through the page \
+                   cache only";
+        engines.skipped.push(Skipped { engine: Engine::Queue, why: why.to_owned() });
+    }
+}
+
+/// The combinations of the options, reads first: fio writes blocks that no read could be compared
+/// with.
+fn cases(args: &BenchDevice) -> Vec<Case> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let shape = Shape::of(args.preset, u32::try_from(cores).unwrap_or(32));
+    let or = |given: &[u32], shape: &[u32]| {
+        if given.is_empty() { shape.to_vec() } else { given.to_vec() }
+    };
+    let mut workloads =
+        if args.workloads.is_empty() { shape.workloads } else { args.workloads.clone() };
+    workloads.sort_unstable();
+    workloads.dedup();
+    let blocks = if args.block_size.is_empty() { &shape.block_sizes } else { &args.block_size };
+    let mut cases = Vec::new();
+    for workload in workloads {
+        let direct = match &args.direct[..] {
+            [] => vec![workload == DeviceWorkload::RandRead],
+            given => given.to_vec(),
+        };
+        for direct in direct {
+            for &block_size in blocks {
+                for depth in or(&args.depth, &shape.depths) {
+                    for threads in or(&args.threads, &shape.threads) {
+                        let case = Case { workload, block_size, depth, threads, direct };
+                        if !cases.contains(&case) {
+                            cases.push(case);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// What a preset stands for; without one, the defaults.
+struct Shape {
+    workloads: Vec<DeviceWorkload>,
+    block_sizes: Vec<u64>,
+    depths: Vec<u32>,
+    threads: Vec<u32>,
+}
+
+impl Shape {
+    fn of(preset: Option<Preset>, cores: u32) -> Self {
+        use DeviceWorkload::{RandRead, RandWrite};
+        let kib = |sizes: &[u64]| sizes.iter().map(|size| size << 10).collect();
+        let one = |block, depth, threads| Self {
+            workloads: vec![RandRead],
+            block_sizes: kib(&[block]),
+            depths: vec![depth],
+            threads: vec![threads],
+        };
+        match preset {
+            None => one(4, 32, 1),
+            Some(Preset::Garnet) => one(4, 128, cores.saturating_mul(2).min(32)),
+            Some(Preset::Ganesha) => one(32, 64, 2),
+            Some(Preset::Lmcache) => {
+                Self { workloads: vec![RandRead, RandWrite], ..one(64, 64, 1) }
+            }
+            Some(Preset::Chunks) => Self {
+                workloads: vec![RandRead],
+                block_sizes: kib(&[4, 16, 64]),
+                depths: vec![8, 32, 128],
+                threads: vec![1, 2, 4],
+            },
+        }
+    }
+}
+
+/// Refuses what would destroy a file of somebody else, and blocks that do not fit.
+fn check(args: &BenchDevice, cases: &[Case], target: &Target) -> Result<()> {
+    let writes = cases.iter().any(|case| case.workload == DeviceWorkload::RandWrite);
+    if writes && target.origin() == Origin::Foreign && !args.overwrite {
+        return Err(Failure::usage(format!(
+            "{} was not made by this benchmark, and randwrite would destroy what is in it\n  \
+             name a file that is not there, or allow it with --overwrite",
+            target.path().display()
+        )));
+    }
+    let largest = cases.iter().map(|case| case.block_size).max().unwrap_or(0);
+    if target.size() < largest {
+        return Err(Failure::usage(format!(
+            "--block-size {} does not fit {} of {}: it must be at most the file's size",
+            human_size(largest),
+            target.path().display(),
+            human_size(target.size())
+        )));
+    }
+    Ok(())
+}
+
+/// All runs, the engines taking turns within each repeat; who goes first changes from repeat to
+/// repeat.
+fn run_all(
+    args: &BenchDevice,
+    cases: &[Case],
+    engines: &Engines,
+    target: &Target,
+) -> Result<Vec<Run>> {
+    let total = cases.len() as u64 * u64::from(args.repeat) * engines.run.len() as u64;
+    let progress = progress(total);
+    let mut runs = Vec::new();
+    let done = all_turns(args, cases, engines, |case, engine, repeat| {
+        progress.set_message(format!("{} {}", case.workload.name(), engine.name()));
+        let job = Job {
+            case,
+            target,
+            generation: runs.len() as u64 + 1,
+            // Of each run its own: what one read is in nobody's cache for the next.
+            order_seed: args.seed ^ (runs.len() as u64 + 1) << 40,
+            time: Duration::from_secs_f64(args.seconds),
+        };
+        runs.push(run_one(&job, engine, repeat, engines.fio.as_ref())?);
+        progress.inc(1);
+        Ok(())
+    });
+    let fio_wrote = runs
+        .iter()
+        .any(|run: &Run| run.engine == Engine::Fio && run.workload == DeviceWorkload::RandWrite);
+    // Also after an error: the next call has to know the file again.
+    let restored = if fio_wrote { target.restore() } else { Ok(()) };
+    ProgressBar::finish_and_clear(&progress);
+    done.and(restored)?;
+    Ok(runs)
+}
+
+fn all_turns(
+    args: &BenchDevice,
+    cases: &[Case],
+    engines: &Engines,
+    mut run: impl FnMut(Case, Engine, u32) -> Result<()>,
+) -> Result<()> {
+    let count = engines.run.len();
+    for &case in cases {
+        for repeat in 0..args.repeat {
+            for turn in 0..count {
+                let engine = engines.run[(turn + repeat as usize) % count];
+                if runs_in(engine, case) {
+                    run(case, engine, repeat)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run_one(job: &Job<'_>, engine: Engine, repeat: u32, fio: Option<&Fio>) -> Result<Run> {
+    job.target.drop_from_cache()?;
+    let run = match fio.filter(|_| engine == Engine::Fio) {
+        Some(fio) => fio.perform(job, repeat)?,
+        None => Run::new(job.case, engine, repeat, engine::perform(job, engine)?),
+    };
+    if job.case.workload == DeviceWorkload::RandWrite {
+        // The next run does not pay for what this one left in memory.
+        job.target.drop_from_cache()?;
+    }
+    Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::args::{Bench, Cli, Command};
+
+    fn parse(line: &str) -> BenchDevice {
+        let line = format!("treering bench device {line}");
+        match Cli::try_parse_from(line.split_whitespace()).unwrap().command {
+            Command::Bench(Bench::Device(args)) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn lists_are_swept_reads_come_first_and_only_reads_are_direct() {
+        let cases = cases(&parse(
+            "--workloads randwrite,randread --block-size 4KiB,64KiB --depth 1,8 --threads 2",
+        ));
+        assert_eq!(cases.len(), 8);
+        assert!(cases[..4].iter().all(|c| c.workload == DeviceWorkload::RandRead && c.direct));
+        assert!(cases[4..].iter().all(|c| c.workload == DeviceWorkload::RandWrite && !c.direct));
+        assert!(cases.iter().all(|case| case.threads == 2));
+        let both = super::cases(&parse("--direct true,false --depth 4,4"));
+        assert_eq!(both.iter().map(|case| case.direct).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn what_is_given_beside_a_preset_wins_over_its_shape() {
+        let ganesha = cases(&parse("--preset ganesha --depth 8"));
+        let expected = Case {
+            workload: DeviceWorkload::RandRead,
+            block_size: 32 << 10,
+            depth: 8,
+            threads: 2,
+            direct: true,
+        };
+        assert_eq!(ganesha, [expected]);
+        assert_eq!(cases(&parse("--preset chunks")).len(), 27);
+        assert_eq!(cases(&parse("--preset lmcache")).len(), 2);
+        assert_eq!(Shape::of(Some(Preset::Garnet), 4).threads, [8]);
+        assert_eq!(Shape::of(Some(Preset::Garnet), 100).threads, [32]);
+    }
+
+    #[test]
+    fn the_queue_does_no_direct_writes_and_what_it_does_is_no_deeper_than_its_peak() {
+        let mut case = cases(&parse("--workloads randwrite --direct true"))[0];
+        assert!(!runs_in(Engine::Queue, case) && runs_in(Engine::Pread, case));
+        case.direct = false;
+        assert!(runs_in(Engine::Queue, case));
+        let measured = Measured {
+            ops: 10,
+            verified: 10,
+            time: Duration::from_secs(1),
+            cpu: Duration::from_micros(50),
+            mean_depth: 31.5,
+            peak: Some(12),
+            latency: histogram(),
+            report: Value::Null,
+        };
+        let run = Run::new(case, Engine::Queue, 0, measured);
+        assert!((run.achieved_depth - 12.0).abs() < 1e-9, "{run:?}");
+        assert!((run.cpu_us_per_op - 5.0).abs() < 1e-9, "{run:?}");
+    }
+}
