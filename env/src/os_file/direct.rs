@@ -29,6 +29,12 @@ impl DirectAlign {
             .then(|| Self { memory: memory as usize, offset: offset.into() })
     }
 
+    /// How far apart the places of one transfer are from which it can be gone on with: neither
+    /// the offset nor the memory may be misaligned there. Both are powers of two.
+    pub(crate) fn step(self) -> usize {
+        usize::try_from(self.offset).expect("at most 64 KiB").max(self.memory)
+    }
+
     /// The smallest aligned range that holds `offset..offset + len`, as start and length.
     pub(crate) fn window(self, offset: u64, len: usize) -> (u64, usize) {
         let mask = self.offset - 1;

@@ -41,8 +41,7 @@ pub(crate) fn pwrite_blocks(
     data: &[u8],
     offset: u64,
 ) -> Result<(), WriteFailure> {
-    let block = usize::try_from(align.offset).expect("at most 64 KiB");
-    write_from(os, fd, block.max(align.memory), op, path, data, offset)
+    write_from(os, fd, align.step(), op, path, data, offset)
 }
 
 fn write_from(

@@ -96,11 +96,13 @@ impl DirectTable {
         Ok(())
     }
 
-    /// Moves the position to where a failure left it.
+    /// Moves the position to where a failure left it, and cuts off the space allocated ahead.
     fn stopped(&mut self, done: Result<(), Stopped>) -> Result<()> {
         done.map_err(|Stopped { error, end }| {
             if let Some(end) = end {
                 (self.base, self.buffered, self.flushed) = (end, 0, 0);
+                // The error that the caller gets is the one that matters.
+                let _ = self.shared.cut_to(end);
             }
             error
         })
@@ -134,7 +136,7 @@ impl WritableFile for DirectTable {
             let done = self.outlet.put(&self.buffer[..padded], self.base);
             self.stopped(done)?;
         }
-        let settled = self.outlet.settle();
+        let settled = self.outlet.settle(self.len());
         self.stopped(settled)?;
         self.flushed = self.buffered;
         self.allocated = self.base;

@@ -43,8 +43,9 @@ pub(crate) trait Outlet: Send + Debug {
     /// Writes bytes at `at`, perhaps later.
     fn put(&mut self, data: &[u8], at: u64) -> Result<(), Stopped>;
 
-    /// Waits until everything that was put is in the operating system.
-    fn settle(&mut self) -> Result<(), Stopped>;
+    /// Waits until everything that was put is in the operating system: the appended bytes up to
+    /// `end`, which no later failure takes back, even of a write that covers the last of them.
+    fn settle(&mut self, end: u64) -> Result<(), Stopped>;
 }
 
 /// Writes on the calling thread, at once.
@@ -53,11 +54,13 @@ pub(super) struct CallerOutlet {
     shared: Arc<Shared>,
     /// Write-back was started up to here; `None` if it is left to the kernel.
     pushed: Option<u64>,
+    /// Appended bytes up to here are in the file whatever comes.
+    kept: u64,
 }
 
 impl CallerOutlet {
     pub(super) fn new(shared: &Arc<Shared>, starts_write_back: bool) -> Self {
-        Self { shared: Arc::clone(shared), pushed: starts_write_back.then_some(0) }
+        Self { shared: Arc::clone(shared), pushed: starts_write_back.then_some(0), kept: 0 }
     }
 }
 
@@ -76,7 +79,7 @@ impl Outlet for CallerOutlet {
 
     fn put(&mut self, data: &[u8], at: u64) -> Result<(), Stopped> {
         self.shared.put(data, at).map_err(|failure| Stopped {
-            end: Some(at + failure.written as u64),
+            end: Some(self.kept.max(at + failure.written as u64)),
             error: failure.error,
         })?;
         let end = at + data.len() as u64;
@@ -89,7 +92,8 @@ impl Outlet for CallerOutlet {
         Ok(())
     }
 
-    fn settle(&mut self) -> Result<(), Stopped> {
+    fn settle(&mut self, end: u64) -> Result<(), Stopped> {
+        self.kept = end;
         Ok(())
     }
 }

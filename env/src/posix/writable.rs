@@ -377,7 +377,7 @@ impl WritableFile for PosixFile {
         if self.buffered > 0 {
             self.write_out()?;
         }
-        let settled = self.outlet.settle();
+        let settled = self.outlet.settle(self.written);
         self.moved(settled, 0)
     }
 

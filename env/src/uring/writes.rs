@@ -123,7 +123,8 @@ impl Writes {
     }
 
     pub(super) fn add_facts(&self, report: &mut EnvReport) {
-        let alive = self.reactor.as_ref().is_some_and(|reactor| reactor.is_alive());
+        let alive = self.reactor.as_ref();
+        let alive = alive.is_some_and(|reactor| reactor.is_ours() && reactor.is_alive());
         report.counters.insert("reactor_alive", u64::from(alive));
         let value = match self.path {
             _ if self.reactor.is_none() => "on the calling thread".to_owned(),

@@ -319,6 +319,28 @@ fn a_direct_table_allocates_ahead_and_again_after_a_flush_gave_the_rest_back() {
     file.finish().unwrap();
 }
 
+/// ENV-04: the last block is written again with what follows it. If that fails, what a sync made
+/// durable is still the file's.
+#[test]
+fn a_failed_write_over_synced_bytes_of_a_direct_table_takes_none_of_them_away() {
+    let stage = Stage::new(PosixEnv::builder().direct_writes(true));
+    let Ok(mut file) = stage.env.create(&stage.path("w"), FileKind::Table) else {
+        // What a refusal must look like is asserted above.
+        return;
+    };
+    let bytes = pattern(2 * TABLE_BUFFER);
+    let synced = TABLE_BUFFER + 37_856;
+    file.append(&bytes[..synced]).unwrap();
+    file.sync().unwrap();
+    let failing = stage.sys.rule(Call::Pwrite, "w", When::Always, Fault::Errno(libc::EIO));
+    let appended = file.append(&bytes[synced..]);
+    let error = appended.and_then(|()| file.flush()).unwrap_err();
+    assert_eq!((error.errno(), failing.fired()), (Some(libc::EIO), 1));
+    assert_eq!(file.len(), synced as u64);
+    drop(file);
+    assert!(content(&stage) == bytes[..synced], "synced bytes are gone, or more is left");
+}
+
 #[test]
 fn a_file_system_without_direct_writes_leaves_no_file_behind() {
     let stage = Stage::new(PosixEnv::builder().direct_writes(true));

@@ -176,7 +176,7 @@ impl RingWrites {
         // kernel; `abandon` and `drop`, the ways out without a completion, leak it, unless this is
         // a forked child, whose memory is a copy that the kernel does not use. A queue that is
         // forgotten never frees anything.
-        unsafe { self.lane.push_write(entry) }
+        unsafe { self.lane.push(entry) }
     }
 
     fn judge_all(&mut self, completed: &mut Vec<Completed>, done: &mut Vec<Done>) {
@@ -224,6 +224,8 @@ impl RingWrites {
             Written::Overlong => {
                 let message = format!("the ring claims {result} of {} bytes", put.data.len());
                 let error = Error::new(ErrorKind::Other, "write", put.file.path(), message);
+                // Whatever the ring did, it may have made the file longer.
+                put.ours().note_written(put.offset + put.data.len() as u64);
                 done.push(put.fail(error));
                 self.lane.spoil();
             }
@@ -244,7 +246,7 @@ impl RingWrites {
             let error = Error::new(ErrorKind::Other, "write", put.file.path(), message);
             // A write that is still to come may make the file longer.
             put.ours().note_written(put.offset + put.data.len() as u64);
-            done.push((put.tag, Err(error.at(put.offset)), put.data.shown()));
+            done.push((put.tag, Err(error.at(put.offset)), put.data.len()));
             std::mem::forget(put);
         }
         self.lane.abandon();

@@ -41,6 +41,8 @@ pub(crate) struct Handover {
     unsettled: bool,
     /// The file may have grown since the last time it was told so.
     grown: bool,
+    /// Appended bytes up to here are in the file whatever comes.
+    kept: u64,
     /// The end was told to the caller with the first failure.
     stopped: bool,
 }
@@ -60,6 +62,7 @@ impl Handover {
             manner,
             unsettled: false,
             grown: false,
+            kept: 0,
             stopped: false,
         }
     }
@@ -141,8 +144,8 @@ impl Handover {
     /// The last place at or below `at` where a write of this file may begin.
     fn aligned_down(&self, at: usize) -> usize {
         self.file().direct().map_or(at, |align| {
-            let block = usize::try_from(align.offset).expect("at most 64 KiB");
-            at / block * block
+            let step = align.step();
+            at / step * step
         })
     }
 
@@ -205,6 +208,7 @@ impl Handover {
         }
         self.unsettled = false;
         let (end, gap_beyond) = self.stream.broken_at();
+        let end = end.map(|end| end.max(self.kept));
         if let Some(end) = end
             && gap_beyond
         {
@@ -242,7 +246,7 @@ impl Outlet for Handover {
                 self.hand_over(full.narrowed(0, len), at, share);
             }
         }
-        if self.manner.waits { self.settle() } else { Ok(()) }
+        if self.manner.waits { self.settle(at + len as u64) } else { Ok(()) }
     }
 
     fn put(&mut self, data: &[u8], at: u64) -> Result<(), Stopped> {
@@ -261,10 +265,10 @@ impl Outlet for Handover {
             }
             at += part.len() as u64;
         }
-        if self.manner.waits { self.settle() } else { Ok(()) }
+        if self.manner.waits { self.settle(at) } else { Ok(()) }
     }
 
-    fn settle(&mut self) -> Result<(), Stopped> {
+    fn settle(&mut self, end: u64) -> Result<(), Stopped> {
         self.check_process()?;
         if self.unsettled {
             loop {
@@ -282,6 +286,7 @@ impl Outlet for Handover {
         if std::mem::take(&mut self.grown) {
             self.file().note_growth();
         }
+        self.kept = end;
         Ok(())
     }
 }

@@ -72,9 +72,11 @@ impl<T, B: Bell> Inbox<T, B> {
         Ok(())
     }
 
-    /// Takes the oldest item.
+    /// Takes the oldest item. For the reactor, which is awake then.
     pub(crate) fn pop(&self) -> Option<T> {
-        self.state.lock().queue.pop_front()
+        let mut state = self.state.lock();
+        state.asleep = false;
+        state.queue.pop_front()
     }
 
     /// Takes the oldest item that is `mine`, so that its owner can do it itself.

@@ -126,6 +126,31 @@ impl Bench {
         self.create(name, FileKind::Table, AUTO)
     }
 
+    /// The same bench with tables written past the page cache.
+    fn writing_direct(mut self) -> Self {
+        let direct = PosixEnv::builder().direct_writes(true);
+        self.stage.env = PosixEnv::with_os(Arc::clone(&self.os), direct).unwrap();
+        self
+    }
+
+    /// A table on a bench that writes direct, unless the file system does no direct I/O.
+    fn direct_table(&self, name: &str, manner: Manner) -> Option<Box<dyn WritableFile>> {
+        let created = self.stage.create(&self.reactor, name, FileKind::Table, manner);
+        // What a refusal must look like is asserted where direct writes are.
+        created.inspect_err(|error| assert_eq!(error.kind(), ErrorKind::Unsupported)).ok()
+    }
+
+    /// Writes a table of these bytes, four blocks to a turn of the machine, and looks at it.
+    fn write_in_turns(&mut self, name: &str, bytes: &[u8]) {
+        let mut file = self.table(name);
+        for part in bytes.chunks(4 * BLOCK) {
+            file.append(part).unwrap();
+            self.turn();
+        }
+        file.finish().unwrap();
+        assert!(self.content(name) == *bytes);
+    }
+
     fn turn(&mut self) {
         self.machine.turn(&self.reactor.inbox);
         assert!(!self.machine.has_offers(), "a thread that waited now would wait for ever");

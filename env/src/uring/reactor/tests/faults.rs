@@ -128,6 +128,37 @@ fn after_a_failure_the_file_is_a_prefix_of_what_was_appended() {
     }
 }
 
+/// ENV-04: the last block of a direct table is written again with what follows it. If that fails,
+/// what a sync made durable is still the file's.
+#[test]
+fn a_failed_write_over_synced_bytes_takes_none_of_them_away() {
+    for on_the_ring in [true, false] {
+        let mut bench = Bench::new(move |ring| {
+            ring.answering(move |_, entry| {
+                if entry.offset == at(1) { Answer::Fail(libc::EIO) } else { Answer::Whole }
+            })
+        })
+        .writing_direct();
+        let shortest = if on_the_ring { AUTO.shortest } else { usize::MAX };
+        let Some(mut file) = bench.direct_table("t", Manner { shortest, ..AUTO }) else { return };
+        let bytes = blocks(3);
+        let synced = BLOCK + 37_856;
+        file.append(&bytes[..synced]).unwrap();
+        bench.turn();
+        file.sync().unwrap();
+        assert!(bench.content("t") == bytes[..synced]);
+        if !on_the_ring {
+            bench.sys.rule(Call::Pwrite, "t", When::Always, Fault::Errno(libc::EIO));
+        }
+        let appended = file.append(&bytes[synced..]);
+        bench.turn();
+        let error = appended.and_then(|()| file.flush()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Other, "{error}");
+        assert_eq!(file.len(), synced as u64);
+        assert!(bench.content("t")[..synced] == bytes[..synced]);
+    }
+}
+
 /// ENV-04: the remainder of a short write meets a full disk.
 #[test]
 fn a_disk_that_fills_up_in_a_block_leaves_what_fitted() {
@@ -153,14 +184,7 @@ fn a_disk_that_fills_up_in_a_block_leaves_what_fitted() {
 fn entries_that_the_kernel_refuses_are_written_by_their_owner() {
     for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
         let mut bench = Bench::new(move |ring| ring.entering(move |_| Entered::Fail(errno)));
-        let bytes = blocks(8);
-        let mut file = bench.table("t");
-        for part in bytes.chunks(4 * BLOCK) {
-            file.append(part).unwrap();
-            bench.turn();
-        }
-        file.finish().unwrap();
-        assert!(bench.content("t") == bytes);
+        bench.write_in_turns("t", &blocks(8));
         assert_eq!(bench.count(Count::FallbackPwrites), 8);
         assert_eq!(bench.count(Count::ReactorWrites), 4);
         assert!(bench.breaker.is_open(), "the second half was not handed over at all");

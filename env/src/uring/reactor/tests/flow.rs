@@ -138,14 +138,7 @@ fn write_back_of_a_table_is_started_in_the_ring_as_it_grows_and_may_fail() {
                 if failing && hint { Answer::Fail(libc::EIO) } else { Answer::Whole }
             })
         });
-        let bytes = blocks(16);
-        let mut file = bench.table("t");
-        for part in bytes.chunks(4 * BLOCK) {
-            file.append(part).unwrap();
-            bench.turn();
-        }
-        file.finish().unwrap();
-        assert!(bench.content("t") == bytes);
+        bench.write_in_turns("t", &blocks(16));
         assert_eq!(bench.count(Count::ReactorRangeFlushes), 4);
         assert_eq!(bench.count(Count::RangeFlushes), 4);
         bench.turn();
@@ -238,19 +231,9 @@ fn a_sync_is_full_after_the_file_grew() {
 
 #[test]
 fn a_direct_table_goes_through_the_ring_in_whole_blocks_and_ends_where_it_should() {
-    let mut bench = Bench::new(ScriptedRing::reversed);
-    let direct = PosixEnv::builder().direct_writes(true);
-    bench.stage.env = PosixEnv::with_os(Arc::clone(&bench.os), direct).unwrap();
+    let mut bench = Bench::new(ScriptedRing::reversed).writing_direct();
     for (name, manner) in [("a", AUTO), ("b", Manner { shortest: 0, ..AUTO })] {
-        let created = bench.stage.create(&bench.reactor, name, FileKind::Table, manner);
-        let mut file = match created {
-            Ok(file) => file,
-            Err(error) => {
-                // What a refusal must look like is asserted where direct writes are.
-                assert_eq!(error.kind(), ErrorKind::Unsupported);
-                return;
-            }
-        };
+        let Some(mut file) = bench.direct_table(name, manner) else { return };
         let bytes = pattern(9 * BLOCK + 4097);
         let before = bench.count(Count::ReactorWrites);
         for (n, part) in bytes.chunks(BLOCK + 1000).enumerate() {
