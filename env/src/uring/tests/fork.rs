@@ -67,6 +67,9 @@ fn queue_in_flight(
 /// LIFE-01
 #[test]
 fn a_child_reads_by_plain_calls_and_leaves_the_parents_ring_alone() {
+    if refused() {
+        return;
+    }
     let dir = on_disk();
     let path = cold_file(&dir, "t", 100 * LEN);
     let env = IoUringEnv::builder().rings(1).direct_reads(true).build().unwrap();
@@ -101,6 +104,9 @@ fn a_child_reads_by_plain_calls_and_leaves_the_parents_ring_alone() {
 /// LIFE-01
 #[test]
 fn a_queue_dropped_in_a_child_waits_for_nothing() {
+    if refused() {
+        return;
+    }
     let dir = on_disk();
     let path = cold_file(&dir, "t", 100 * LEN);
     let env = IoUringEnv::builder().rings(1).direct_reads(true).build().unwrap();
@@ -121,6 +127,9 @@ fn a_queue_dropped_in_a_child_waits_for_nothing() {
 #[test]
 fn a_child_writes_by_plain_calls_and_leaves_the_parents_reactor_alone() {
     const BLOCK: usize = 256 << 10;
+    if refused() {
+        return;
+    }
     let dir = on_disk();
     let env = writes::env_with_reactor();
     let create = |name: &str| env.create(&dir.path().join(name), FileKind::Table).unwrap();
