@@ -32,9 +32,10 @@ impl Slab {
         let skip = map.as_ptr().align_offset(Self::SIZE);
         // What pieces rely on; the method itself promises less.
         assert!(skip < Self::SIZE, "twice the size has an aligned part");
-        // Advice: without huge pages the memory is as good, only slower.
+        // Advice: without huge pages the memory is as good, only slower. For all of the mapping, so
+        // that the kernel keeps it, and neighbours like it, as one.
         #[cfg(target_os = "linux")]
-        let _ = map.advise_range(memmap2::Advice::HugePage, skip, Self::SIZE);
+        let _ = map.advise(memmap2::Advice::HugePage);
         Self { map, skip }
     }
 

@@ -181,7 +181,6 @@ fn restrict(ring: &IoUring, purpose: Purpose<'_>) -> bool {
     let mut allowed = match purpose {
         Purpose::Queues => vec![
             Restriction::sqe_op(opcode::Read::CODE),
-            Restriction::sqe_op(opcode::ReadFixed::CODE),
             Restriction::sqe_op(opcode::Write::CODE),
             Restriction::sqe_op(opcode::Nop::CODE),
         ],

@@ -4,7 +4,7 @@
 use super::Shared;
 use super::flight::{Flight, Tally, Want};
 use super::pool::Taken;
-use super::ring::{Completed, Entry, ReadEntry};
+use super::ring::{Completed, Entry, Work};
 use crate::counters::Count;
 use crate::sync::Arc;
 
@@ -49,30 +49,18 @@ impl Lane {
         self.taken.as_ref().is_some_and(|(flight, _)| flight.has_room())
     }
 
-    /// Pushes a read; the ring must have room.
+    /// Pushes a read or a write; the ring must have room.
     ///
     /// # Safety
     ///
     /// As for [`Ring::push`](super::ring::Ring::push). An entry that is taken back never runs.
-    pub(crate) unsafe fn push(&mut self, entry: ReadEntry) {
-        let counters = &self.shared.os.counters;
-        let (flight, _) = self.taken.as_mut().expect("a ring with room is held");
-        // SAFETY: the caller's promise is the requirement.
-        unsafe { flight.push(entry.into(), counters) }
-        counters.bump(Count::RingReads);
-    }
-
-    /// Pushes a write; the ring must have room.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Lane::push`].
-    pub(crate) unsafe fn push_write(&mut self, entry: Entry) {
+    pub(crate) unsafe fn push(&mut self, entry: Entry) {
         let counters = &self.shared.os.counters;
         let (flight, _) = self.taken.as_mut().expect("a ring with room is held");
         // SAFETY: the caller's promise is the requirement.
         unsafe { flight.push(entry, counters) }
-        counters.bump(Count::RingWrites);
+        let reads = entry.work == Work::Read;
+        counters.bump(if reads { Count::RingReads } else { Count::RingWrites });
     }
 
     /// Offers what was pushed. With a `want` above 0, which is at most what is in flight, the

@@ -12,18 +12,6 @@ pub(crate) const DRAIN_BATCH: usize = 64;
 /// A positive error number.
 pub(crate) type Errno = i32;
 
-/// One read, ready to be handed to the kernel. It never carries per-request flags: `RWF_NOWAIT`
-/// in an entry would defeat the kernel's own retry.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadEntry {
-    pub(crate) fd: i32,
-    pub(crate) start: *mut u8,
-    pub(crate) len: u32,
-    pub(crate) offset: u64,
-    /// Comes back in the completion.
-    pub(crate) user_data: u64,
-}
-
 /// What an entry asks the kernel to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
@@ -35,7 +23,8 @@ pub(crate) enum Work {
     StartWriteBack,
 }
 
-/// One operation, ready to be handed to the kernel.
+/// One operation, ready to be handed to the kernel. It never carries per-request flags: `RWF_NOWAIT`
+/// in an entry would defeat the kernel's own retry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) work: Work,
@@ -45,13 +34,6 @@ pub(crate) struct Entry {
     pub(crate) offset: u64,
     /// Comes back in the completion.
     pub(crate) user_data: u64,
-}
-
-impl From<ReadEntry> for Entry {
-    fn from(read: ReadEntry) -> Self {
-        let ReadEntry { fd, start, len, offset, user_data } = read;
-        Self { work: Work::Read, fd, start, len, offset, user_data }
-    }
 }
 
 /// One completion: the tag of the entry, and the bytes transferred or a negative error number.

@@ -93,7 +93,6 @@ impl Unavailable {
             SetupError::Enable(errno) => {
                 return Self::SelfTest { step: SelfTestStep::Enable, errno };
             }
-            SetupError::Bell(libc::EMFILE | libc::ENFILE) => return Self::Descriptors,
             SetupError::Bell(errno) => return Self::SelfTest { step: SelfTestStep::Bell, errno },
             SetupError::Worker(errno) => {
                 return Self::SelfTest { step: SelfTestStep::Worker, errno };
@@ -161,9 +160,9 @@ impl Unavailable {
                  ulimit -l, systemd LimitMEMLOCK=, Docker --ulimit memlock=-1, Kubernetes IPC_LOCK; \
                  or ask for fewer rings or entries"
                 .into(),
-            Self::Descriptors | Self::SelfTest { errno: libc::EMFILE | libc::ENFILE, .. } => "raise the limit of open files (ulimit -n), or ask for fewer \
-                 rings"
-                .into(),
+            Self::Descriptors | Self::SelfTest { errno: libc::EMFILE | libc::ENFILE, .. } => {
+                "raise the limit of open files (ulimit -n), or ask for fewer rings".into()
+            }
             Self::Kernel { found, needs } => format!("found {found}, needs {needs}"),
             Self::Feature(_) => format!("needs {FLOOR}"),
             Self::Thread(_)

@@ -35,13 +35,8 @@ pub(crate) enum Verdict {
 pub(crate) fn judge(asked: Asked, result: i32) -> Verdict {
     let Ok(got) = usize::try_from(result) else {
         return match -result {
-            errno @ (libc::EAGAIN
-            | libc::EINTR
-            | libc::ECANCELED
-            | libc::EFAULT
-            | libc::ENOMEM
-            | libc::ENOBUFS) => Verdict::Passing(errno),
-            libc::EOPNOTSUPP | libc::EINVAL => Verdict::Unsupported,
+            errno if is_passing(errno) => Verdict::Passing(errno),
+            errno if is_unsupported(errno) => Verdict::Unsupported,
             errno => Verdict::Failed(errno),
         };
     };
@@ -51,6 +46,19 @@ pub(crate) fn judge(asked: Asked, result: i32) -> Verdict {
         0 => Verdict::Nothing,
         _ => Verdict::Partly(got),
     }
+}
+
+/// Whether a failure says nothing about the file: the same again, by a plain call, may work.
+fn is_passing(errno: Errno) -> bool {
+    matches!(
+        errno,
+        libc::EAGAIN | libc::EINTR | libc::ECANCELED | libc::EFAULT | libc::ENOMEM | libc::ENOBUFS
+    )
+}
+
+/// Whether a failure says that the file system does not do this on a ring.
+fn is_unsupported(errno: Errno) -> bool {
+    matches!(errno, libc::EOPNOTSUPP | libc::EINVAL)
 }
 
 /// What became of a write of one range.
@@ -73,14 +81,7 @@ pub(crate) enum Written {
 pub(crate) fn judge_write(len: usize, result: i32) -> Written {
     let Ok(took) = usize::try_from(result) else {
         return match -result {
-            errno @ (libc::EAGAIN
-            | libc::EINTR
-            | libc::ECANCELED
-            | libc::EFAULT
-            | libc::ENOMEM
-            | libc::ENOBUFS
-            | libc::EOPNOTSUPP
-            | libc::EINVAL) => Written::Passing(errno),
+            errno if is_passing(errno) || is_unsupported(errno) => Written::Passing(errno),
             errno => Written::Failed(errno),
         };
     };

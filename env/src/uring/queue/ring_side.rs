@@ -7,7 +7,7 @@ use crate::os_file::OsFile;
 use crate::sync::Arc;
 use crate::uring::lane::Turn;
 use crate::uring::op::Piece;
-use crate::uring::ring::{Completed, ReadEntry};
+use crate::uring::ring::{Completed, Entry, Work};
 use crate::uring::verdict::{Verdict, judge, retried, strains_the_breaker};
 use crate::{Error, ErrorKind, RandomAccessFile};
 
@@ -54,7 +54,8 @@ impl RingQueue {
 
     fn push_piece(&mut self, piece: Piece) {
         let op = self.ops.get_mut(piece.op).expect("operations under way are in the table");
-        let entry = ReadEntry {
+        let entry = Entry {
+            work: Work::Read,
             fd: op.raw_fd(),
             start: op.address(&piece),
             len: u32::try_from(piece.end - piece.from).expect("a piece is at most one chunk"),
