@@ -114,14 +114,16 @@ impl RecordWriter {
     }
 
     fn write_out(&mut self) -> Result<()> {
-        let written = self.file.append(&self.buffer).and_then(|()| self.file.flush());
+        // Taken first: what an environment panicked over is never written a second time.
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let written = self.file.append(&buffer).and_then(|()| self.file.flush());
         if let Err(error) = written {
             return Err(self.fail(Error::from(error)));
         }
-        self.buffer.clear();
         self.buffered = 0;
-        if self.buffer.capacity() > KEPT_BUFFER {
-            self.buffer = Vec::new();
+        if buffer.capacity() <= KEPT_BUFFER {
+            buffer.clear();
+            self.buffer = buffer;
         }
         Ok(())
     }
