@@ -41,12 +41,14 @@ pub enum Error {
     InvalidArgument(Cow<'static, str>),
 
     /// The directory holds something else, or nothing and creation was not allowed.
-    #[error("{} is not a Treering database: {what}", path.display())]
+    #[error("{} is not a Treering database: {what}{}", path.display(), advised(*advice))]
     NotADatabase {
         /// The directory.
         path: PathBuf,
-        /// Why it is not taken for a database, and what to do.
+        /// Why it is not taken for a database.
         what: Cow<'static, str>,
+        /// What the program that opened it can do, if it can do something.
+        advice: Option<&'static str>,
     },
 
     /// The file was written by a newer (or unknown) format version.
@@ -109,6 +111,10 @@ pub enum Error {
 
 fn at(offset: Option<u64>) -> String {
     offset.map_or_else(String::new, |offset| format!(" at offset {offset}"))
+}
+
+fn advised(advice: Option<&str>) -> String {
+    advice.map_or_else(String::new, |advice| format!("; {advice}"))
 }
 
 impl Error {

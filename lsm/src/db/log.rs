@@ -2,7 +2,7 @@
 //!
 //! Everything in [`Log`] is under the log lock. Appends run under it, each one write that the
 //! operating system takes; whatever waits for the device does not: syncs, zero-filling, the making
-//! of spares, and the switch of segments, which takes the lock twice for a moment. Whoever appends
+//! of spares, and the switch of segments, which takes the lock for moments only. Whoever appends
 //! or switches holds the baton, so nothing comes in between.
 
 use std::collections::VecDeque;

@@ -116,24 +116,23 @@ impl DbBuilder {
     /// Makes sure that the directory is there. Changes nothing if the database is not there and
     /// not to be created.
     fn prepare_directory(&self) -> Result<()> {
-        let not_one = |what: &'static str| {
-            Err(Error::NotADatabase { path: self.path.clone(), what: what.into() })
+        let not_one = |what: &'static str, advice| {
+            Err(Error::NotADatabase { path: self.path.clone(), what: what.into(), advice })
         };
+        let create = Some("set create_if_missing to create a database there");
         match self.env.metadata(&self.path)? {
-            Some(found) if !found.is_dir => not_one("it is not a directory"),
+            Some(found) if !found.is_dir => not_one("it is not a directory", None),
             Some(_) if self.options.create_if_missing => Ok(()),
             Some(_) => {
                 let current = FileName::Current.path(&self.path);
                 if self.env.metadata(&current)?.is_none() {
                     self.check_nothing_is_lost()?;
-                    let what =
-                        "it has no CURRENT; set create_if_missing to create a database in it";
-                    return not_one(what);
+                    return not_one("it has no CURRENT", create);
                 }
                 Ok(())
             }
             None if self.options.create_if_missing => Ok(self.env.create_dir_all(&self.path)?),
-            None => not_one("it does not exist; set create_if_missing to create it"),
+            None => not_one("it does not exist", create),
         }
     }
 
@@ -401,3 +400,6 @@ impl Opening {
         shared
     }
 }
+
+#[cfg(test)]
+mod tests;

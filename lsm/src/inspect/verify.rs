@@ -21,7 +21,7 @@ use crate::{Error, Result, TailPolicy};
 /// See [`super::verify`].
 pub(super) fn verify(env: Arc<dyn Env>, dir: &Path) -> Result<VerifyReport> {
     let not_one = |what: &'static str| {
-        Err(Error::NotADatabase { path: dir.to_path_buf(), what: what.into() })
+        Err(Error::NotADatabase { path: dir.to_path_buf(), what: what.into(), advice: None })
     };
     match env.metadata(dir)? {
         None => return not_one("there is no such directory"),
