@@ -121,7 +121,11 @@ pub(crate) fn multi_get(args: &MultiGet) -> Result {
             };
             match key {
                 Ok(key) => keys.push(key),
-                Err(what) => lookup.no_key(&format!("{}: {what}", lines.position())),
+                Err(what) => {
+                    // Answers keep the order of the lines.
+                    lookup.run(&mut keys)?;
+                    lookup.no_key(&format!("{}: {what}", lines.position()))?;
+                }
             }
             if keys.len() == batch {
                 lookup.run(&mut keys)?;
@@ -163,11 +167,20 @@ impl<'a> Lookup<'a> {
     }
 
     /// Reports something that stands in place of a key.
-    fn no_key(&mut self, message: &str) {
+    fn no_key(&mut self, message: &str) -> Result<()> {
         note(message);
         self.asked += 1;
         self.failed += 1;
         self.worst.get_or_insert_with(|| Failure::failed("check the encoding of the keys"));
+        self.print_failure(&Value::Null, message)
+    }
+
+    /// The line of `--json` for what has no answer.
+    fn print_failure(&mut self, key: &Value, message: &str) -> Result<()> {
+        if !self.args.json {
+            return Ok(());
+        }
+        self.out.json_line(&json!({ "key": key, "found": null, "value": null, "error": message }))
     }
 
     fn fail(&mut self, key: &[u8], error: &crate::Error) -> Result<()> {
@@ -177,15 +190,7 @@ impl<'a> Lookup<'a> {
         if self.worst.as_ref().is_none_or(|worst| worst.code() < failure.code()) {
             self.worst = Some(failure);
         }
-        if self.args.json {
-            self.out.json_line(&json!({
-                "key": self.encoding.to_json(key),
-                "found": null,
-                "value": null,
-                "error": error.to_string(),
-            }))?;
-        }
-        Ok(())
+        self.print_failure(&self.encoding.to_json(key), &error.to_string())
     }
 
     /// Says how many keys had no answer, and ends the command accordingly.

@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::Pid;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::cgroup::MemoryGroup;
@@ -97,19 +98,23 @@ fn finish(
     bytes: u64,
     json: Option<NewFile>,
 ) -> Result<()> {
+    // First, so that a reader who closes the output early does not cost the report.
+    write_report(json, machine, runs)?;
     let mut out = Output::new();
     out.line(table::heading(machine, args, bytes, runs))?;
     out.line(table::table(runs))?;
     for line in table::summary(runs).into_iter().chain(table::remarks(machine, runs)) {
         out.line(line)?;
     }
-    out.finish()?;
-    if let Some(mut file) = json {
-        let report = json!({ "schema": 1, "machine": machine, "runs": runs });
-        file.write(format!("{report:#}\n").as_bytes())?;
-        file.finish()?;
-    }
-    Ok(())
+    out.finish()
+}
+
+/// Writes the report to the file of `--json`, if there is one.
+fn write_report(json: Option<NewFile>, machine: &Value, runs: &[impl Serialize]) -> Result<()> {
+    let Some(mut file) = json else { return Ok(()) };
+    let report = json!({ "schema": 1, "machine": machine, "runs": runs });
+    file.write(format!("{report:#}\n").as_bytes())?;
+    file.finish()
 }
 
 fn writes(workload: Workload) -> bool {

@@ -98,8 +98,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let text = match &error {
             // What the library's caller would set is not the command line's to set.
-            Error::NotADatabase { path, what } => {
-                let what = what.split("; set create_if_missing").next().unwrap_or(what);
+            Error::NotADatabase { path, what, .. } => {
                 format!("{} is not a Treering database: {what}", path.display())
             }
             error => error.to_string(),

@@ -55,7 +55,7 @@ pub(crate) fn parse_cache_size(text: &str) -> Result<u64, String> {
     size_within(text, 0, MOST_MEMORY, "from 0 to 1024GiB")
 }
 
-fn size_within(text: &str, least: u64, most: u64, range: &str) -> Result<u64, String> {
+pub(crate) fn size_within(text: &str, least: u64, most: u64, range: &str) -> Result<u64, String> {
     let size = parse_size(text).map_err(|what| format!("{what}; it must be {range}"))?;
     if (least..=most).contains(&size) { Ok(size) } else { Err(format!("it must be {range}")) }
 }

@@ -77,12 +77,13 @@ pub(crate) fn verify(args: &Report) -> Result {
     if report.damages.is_empty() {
         return Ok(Exit::Done);
     }
+    let count = report.damages.len();
     note(format_args!(
-        "{} damaged places: {read}\n  restore the files named from a copy; of a damaged table \
+        "{count} damaged {}: {read}\n  restore the files named from a copy; of a damaged table \
          the rest can still be read (`scan --encoding escape --from KEY` goes on behind the damage, \
          from the last key that it names), while a damaged \
          CURRENT, manifest or log has to be restored before the database opens",
-        report.damages.len()
+        if count == 1 { "place" } else { "places" }
     ));
     Ok(Exit::Damaged)
 }

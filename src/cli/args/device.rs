@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::cli::size::{human_size, parse_seconds, parse_size};
+use crate::cli::size::{human_size, parse_seconds, parse_size, size_within};
 
 /// Direct transfers of any device fit multiples of this.
 pub(crate) const UNIT: u64 = 4096;
@@ -48,7 +48,7 @@ randread 32KiB, depth 64, 2 threads; look at p99.9 and p99.99
   chunks   random chunks of sharded arrays, as a matrix: randread 4KiB,16KiB,64KiB, depth \
 8,32,128, threads 1,2,4
 
-Ctrl-C removes what was made.";
+Ctrl-C removes what was made, but not a --file that is complete.";
 
 /// What is done to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
@@ -170,10 +170,8 @@ fn parse_block_size(text: &str) -> Result<u64, String> {
 }
 
 fn parse_file_size(text: &str) -> Result<u64, String> {
-    let range = "it must be from 1MiB to 1024GiB";
-    let size = parse_size(text).map_err(|what| format!("{what}; {range}"))?;
-    let fits = (SMALLEST_FILE..=LARGEST_FILE).contains(&size);
-    if fits { Ok(size - size % UNIT) } else { Err(range.to_owned()) }
+    let size = size_within(text, SMALLEST_FILE, LARGEST_FILE, "from 1MiB to 1024GiB")?;
+    Ok(size - size % UNIT)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod fio;
 mod report;
 mod target;
 
+use std::path::Path;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use self::engine::Job;
 use self::fio::Fio;
 use self::target::{Origin, Target};
-use super::{machine, progress};
+use super::{machine, progress, write_report};
 use crate::cli::args::device::{BenchDevice, DeviceWorkload, Engine, Preset};
 use crate::cli::failure::{Exit, Failure, Result};
 use crate::cli::new_file::NewFile;
@@ -147,7 +148,7 @@ pub(crate) fn device(args: &BenchDevice) -> Result {
     let cases = cases(args);
     // Begun before the work, so that a wrong path does not cost the results.
     let json = args.json.as_deref().map(NewFile::replace).transpose()?;
-    let mut engines = Engines::new(args, &cases);
+    let engines = Engines::new(args, &cases);
     for skipped in &engines.skipped {
         note(format_args!("{}: skipped: {}", skipped.engine.name(), skipped.why));
     }
@@ -157,6 +158,8 @@ pub(crate) fn device(args: &BenchDevice) -> Result {
         ));
     }
     if args.file.as_ref().is_none_or(|file| !file.exists()) {
+        let made = args.file.as_deref().unwrap_or(Path::new("a file"));
+        blocks_fit(&cases, made, args.file_size)?;
         note(format_args!("writing a file of {}", human_size(args.file_size)));
     }
     let target = match &args.file {
@@ -166,7 +169,6 @@ pub(crate) fn device(args: &BenchDevice) -> Result {
     check(args, &cases, &target)?;
     let mut machine = machine::describe(target.path().parent().unwrap_or(target.path()));
     let runs = run_all(args, &cases, &engines, &target)?;
-    note_queue_left_out(&cases, &mut engines);
     machine["file_size"] = json!(target.size());
     machine["file_was_there"] = json!(target.origin() != Origin::New);
     machine["seconds"] = json!(args.seconds);
@@ -186,6 +188,7 @@ fn finish(
     skipped: &[Skipped],
     json: Option<NewFile>,
 ) -> Result<()> {
+    write_report(json, machine, runs)?;
     let mut out = Output::new();
     out.line(report::heading(machine, target))?;
     for case in report::cases(runs) {
@@ -199,13 +202,7 @@ fn finish(
     for line in report::remarks(machine, target, runs, skipped) {
         out.line(line)?;
     }
-    out.finish()?;
-    if let Some(mut file) = json {
-        let report = json!({ "schema": 1, "machine": machine, "runs": runs });
-        file.write(format!("{report:#}\n").as_bytes())?;
-        file.finish()?;
-    }
-    Ok(())
+    out.finish()
 }
 
 impl Engines {
@@ -235,23 +232,28 @@ impl Engines {
                 None => engines.run.push(engine),
             }
         }
+        engines.note_queue_left_out(cases);
         engines
+    }
+
+    /// Puts the cases that the queue cannot do among what is skipped.
+    fn note_queue_left_out(&mut self, cases: &[Case]) {
+        let can = |case: &Case| runs_in(Engine::Queue, *case);
+        if !self.run.contains(&Engine::Queue) || cases.iter().all(can) {
+            return;
+        }
+        if !cases.iter().any(can) {
+            self.run.retain(|engine| *engine != Engine::Queue);
+        }
+        let why = "randwrite with --direct true: the environment writes in place through the page \
+                   cache only";
+        self.skipped.push(Skipped { engine: Engine::Queue, why: why.to_owned() });
     }
 }
 
 /// Whether an engine can do a case at all.
 fn runs_in(engine: Engine, case: Case) -> bool {
     engine != Engine::Queue || case.workload == DeviceWorkload::RandRead || !case.direct
-}
-
-/// Puts the cases that the queue cannot do among what was skipped.
-fn note_queue_left_out(cases: &[Case], engines: &mut Engines) {
-    let missing = cases.iter().any(|case| !runs_in(Engine::Queue, *case));
-    if missing && engines.run.contains(&Engine::Queue) {
-        let why = "randwrite with --direct true: the environment writes in place through the page \
-                   cache only";
-        engines.skipped.push(Skipped { engine: Engine::Queue, why: why.to_owned() });
-    }
 }
 
 /// The combinations of the options, reads first: fio writes blocks that no read could be compared
@@ -334,16 +336,21 @@ fn check(args: &BenchDevice, cases: &[Case], target: &Target) -> Result<()> {
             target.path().display()
         )));
     }
+    blocks_fit(cases, target.path(), target.size())
+}
+
+/// Whether a file of `size` bytes has room for a block of each case.
+fn blocks_fit(cases: &[Case], path: &Path, size: u64) -> Result<()> {
     let largest = cases.iter().map(|case| case.block_size).max().unwrap_or(0);
-    if target.size() < largest {
-        return Err(Failure::usage(format!(
-            "--block-size {} does not fit {} of {}: it must be at most the file's size",
-            human_size(largest),
-            target.path().display(),
-            human_size(target.size())
-        )));
+    if largest <= size {
+        return Ok(());
     }
-    Ok(())
+    Err(Failure::usage(format!(
+        "--block-size {} does not fit {} of {}: it must be at most the file's size",
+        human_size(largest),
+        path.display(),
+        human_size(size)
+    )))
 }
 
 /// All runs, the engines taking turns within each repeat; who goes first changes from repeat to

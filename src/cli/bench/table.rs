@@ -45,22 +45,30 @@ pub(crate) fn heading(machine: &Value, args: &BenchEnvs, bytes: u64, runs: &[Run
     )
 }
 
-/// The table: one line for each environment in each case. Narrow enough for 120 columns.
-pub(crate) fn table(runs: &[Run]) -> Table {
+/// A table of figures without rows: lines above and below its header only, and the columns in
+/// `right` end at the right.
+pub(crate) fn table_with<const N: usize>(header: [&str; N], right: &[usize]) -> Table {
     let mut table = Table::new();
     let mut style = presets::UTF8_HORIZONTAL_ONLY;
     style.row_separator = presets::NOTHING.row_separator;
     table.load_style(style);
     table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
-        "workload", "mode", "thr.", "env", "ops/s", "min..max", "ratio", "CPU us", "p50 us",
-        "p99 us", "p99.9 us",
-    ]);
-    for index in [2, 4, 5, 6, 7, 8, 9, 10] {
-        if let Some(column) = table.column_mut(index) {
+    table.set_header(header);
+    for index in right {
+        if let Some(column) = table.column_mut(*index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
+    table
+}
+
+/// The table: one line for each environment in each case. Narrow enough for 120 columns.
+pub(crate) fn table(runs: &[Run]) -> Table {
+    let header = [
+        "workload", "mode", "thr.", "env", "ops/s", "min..max", "ratio", "CPU us", "p50 us",
+        "p99 us", "p99.9 us",
+    ];
+    let mut table = table_with(header, &[2, 4, 5, 6, 7, 8, 9, 10]);
     for group in groups(runs) {
         let first = group[0];
         let of = |pick: fn(&Run) -> f64| median(group.iter().map(|run| pick(run))).unwrap_or(0.0);
@@ -255,7 +263,7 @@ enum Kind {
     PerOp,
 }
 
-/// Counters shown in the table; the JSON file has all of them.
+/// Counters shown below the table; the JSON file has all of them.
 const IN_USE: &[(&str, &str, Kind)] = &[
     ("ring_reads", "ring reads", Kind::PerOp),
     ("in_flight_peak", "in flight", Kind::Level),

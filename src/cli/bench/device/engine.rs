@@ -60,7 +60,8 @@ pub(crate) fn perform(job: &Job<'_>, engine: Engine) -> Result<Measured> {
             let pool = depth.saturating_mul(threads).min(LARGEST_POOL).max(threads);
             plain(job, pool)
         }
-        Engine::Pread | Engine::Fio => plain(job, threads),
+        Engine::Pread => plain(job, threads),
+        Engine::Fio => unreachable!("fio is a program of its own"),
     }
 }
 

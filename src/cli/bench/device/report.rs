@@ -1,12 +1,12 @@
 //! What a person sees of the runs on a device: a table for each case, and what spoils it.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::Table;
 use serde_json::Value;
 
 use super::target::{Origin, Target};
 use super::{Run, Skipped};
 use crate::cli::args::device::{DeviceWorkload, Engine};
-use crate::cli::bench::table::{figure, median};
+use crate::cli::bench::table::{figure, median, table_with};
 use crate::cli::size::human_size;
 
 /// How far the depth that was reached may be from the one asked for.
@@ -64,20 +64,11 @@ pub(crate) fn case_name(case: &[&Run]) -> String {
 
 /// One line for each engine, narrow enough for 120 columns.
 pub(crate) fn table(case: &[&Run]) -> Table {
-    let mut table = Table::new();
-    let mut style = presets::UTF8_HORIZONTAL_ONLY;
-    style.row_separator = presets::NOTHING.row_separator;
-    table.load_style(style);
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
+    let header = [
         "engine", "ops/s", "min..max", "of fio", "of pread", "CPU us", "p50 us", "p99", "p99.9",
         "p99.99", "depth",
-    ]);
-    for index in 1..=10 {
-        if let Some(column) = table.column_mut(index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    ];
+    let mut table = table_with(header, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     for engine in engines(case) {
         table.add_row(row(case, engine));
     }
