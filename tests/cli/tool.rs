@@ -175,7 +175,21 @@ fn reads_direct(dir: &Path) -> bool {
     let env = builder.build().expect("doctor says that io_uring works here");
     let direct = treering::Env::open(&env, path, treering::env::Access::Random).is_ok();
     if !direct {
-        eprintln!("skipped: io_uring-direct, since {} does no direct I/O", dir.display());
+        skipped(&format!("io_uring-direct: {} does no direct I/O", dir.display()));
     }
     direct
+}
+
+/// Whether fio can be run.
+pub(crate) fn fio_is_installed() -> bool {
+    let installed = Command::new("fio").arg("--version").output().is_ok_and(|o| o.status.success());
+    if !installed {
+        skipped("fio is not installed");
+    }
+    installed
+}
+
+/// Says that something was not tested here. Written past the test harness, which would hide it.
+pub(crate) fn skipped(why: &str) {
+    writeln!(std::io::stderr(), "SKIPPED: {why}").expect("standard error can be written");
 }
