@@ -19,11 +19,15 @@ use crate::sync::{Arc, AtomicU8, Mutex, Ordering};
 use crate::sys::{Advice, FileStat, OpenMode, Sys, settled, uninterrupted};
 use crate::{Access, Buffer, Error, ErrorKind, Outcome, RandomAccessFile, Result};
 
+#[cfg(target_os = "linux")]
+pub(crate) use chunk::Chunk;
 pub(crate) use device::{BatchPlan, Device, Kick};
 pub(crate) use direct::DirectAlign;
 pub(crate) use rw_file::OsRwFile;
 pub(crate) use write::{Durability, WriteFailure, pwrite_all, pwrite_blocks};
 
+#[cfg(target_os = "linux")]
+mod chunk;
 mod device;
 mod direct;
 mod mapped;

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::os_file::Os;
+use crate::os_file::{Chunk, Os};
 use crate::sync::Arc;
 use crate::sys::Sys;
 use crate::{
@@ -176,6 +176,15 @@ impl IoUringEnv {
         let first = if looks { "page cache first, misses" } else { "all" };
         let how = format!("{first} through a ring, at most {max_in_flight} at once per queue");
         report.fact("batched reads", how, None);
+        for device in self.shared.os.devices() {
+            let Chunk { bytes, driver_kib } = device.chunk();
+            let value = format!("{:#x}: {} KiB", device.id(), bytes >> 10);
+            let why = driver_kib.map_or_else(
+                || "the device does not say what it takes".to_owned(),
+                |kib| format!("the driver takes {kib} KiB"),
+            );
+            report.fact("longest ring read on device", value, Some(why));
+        }
         let made = format!("{} of {}", pool.size(), pool.asked());
         let why = pool.shortfall().map(|error| match error {
             SetupError::Setup(libc::ENOMEM) => "the limit of locked memory".to_owned(),

@@ -1,8 +1,12 @@
-//! What was learned about one device (`st_dev`) from how its reads behaved: whether a NOWAIT miss
-//! also starts the read, and how often NOWAIT reads hit.
+//! What is known about one device (`st_dev`): from how its reads behaved, whether a NOWAIT miss
+//! also starts the read, and how often NOWAIT reads hit; from its driver, how long a read may be.
 //!
 //! Nothing is concluded from a kernel's version: distributions port features back.
 
+#[cfg(target_os = "linux")]
+use super::chunk::Chunk;
+#[cfg(target_os = "linux")]
+use crate::sync::OnceLock;
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 
 /// Batches in a row that must agree before a verdict.
@@ -41,6 +45,8 @@ pub(crate) struct Device {
     votes: Mutex<Votes>,
     batches: AtomicU64,
     hit_rate: AtomicU64,
+    #[cfg(target_os = "linux")]
+    chunk: OnceLock<Chunk>,
 }
 
 impl Device {
@@ -51,12 +57,20 @@ impl Device {
             votes: Mutex::default(),
             batches: AtomicU64::new(0),
             hit_rate: AtomicU64::new(WHOLE),
+            #[cfg(target_os = "linux")]
+            chunk: OnceLock::new(),
         }
     }
 
     /// `st_dev`.
     pub(crate) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// How long a read may be that is given to it at once. The first call asks the kernel.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn chunk(&self) -> Chunk {
+        *self.chunk.get_or_init(|| Chunk::of(self.id))
     }
 
     /// The verdict so far. Relaxed: it guards no other memory, and a stale one costs a hint.

@@ -18,10 +18,6 @@ use crate::os_file::OsFile;
 use crate::sync::Arc;
 use crate::{Buffer, Error, RandomAccessFile, Result};
 
-/// The longest read given to a ring at once; the device would split a longer one, and a kernel may
-/// answer that with a worker thread or a refusal.
-pub(crate) const CHUNK: usize = 512 * 1024;
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Op {
@@ -117,10 +113,11 @@ impl Op {
         assert_eq!(self.outstanding, 0, "memory in flight is touched by nobody");
         self.base = self.memory.as_mut_slice().as_mut_ptr();
         let len = self.memory.len();
-        let cuts = (self.aligned_down(from)..len).step_by(CHUNK);
+        let chunk = self.file().device().chunk().bytes;
+        let cuts = (self.aligned_down(from)..len).step_by(chunk);
         self.outstanding = cuts.len();
         cuts.map(move |from| {
-            let end = len.min(from + CHUNK);
+            let end = len.min(from + chunk);
             Piece { op, from, end, reached: from, stuck: false }
         })
     }

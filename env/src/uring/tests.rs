@@ -428,8 +428,14 @@ fn the_report_says_what_is_in_use() {
         return;
     }
     let env = IoUringEnv::builder().rings(2).ring_entries(100).build().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    env.open(file.path(), Access::Random).unwrap();
+    let device = std::os::unix::fs::MetadataExt::dev(&file.as_file().metadata().unwrap());
+    let chunk = format!("longest ring read on device: {device:#x}: ");
     let text = env.report().to_string();
-    for part in ["environment: io_uring", "rings: 2 of 2", "ring entries: 128", "breaker: closed"] {
+    for part in
+        ["environment: io_uring", "rings: 2 of 2", "ring entries: 128", "breaker: closed", &chunk]
+    {
         assert!(text.contains(part), "{part} is missing in {text}");
     }
     assert!(text.contains("ring flags: "), "{text}");

@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::uring::op::CHUNK;
 use crate::uring::scripted::Entered;
 
 /// URING-06
@@ -70,10 +69,11 @@ fn a_long_request_is_read_in_chunks_and_completes_once() {
     let bench = Bench::new();
     let file = bench.latched("t", len);
     let shared = bench.shared(1, |ring| ring.reversed().completing(2));
-    let ranges = [(0, len), (5, len - 10), (100, CHUNK + 1), (7, CHUNK)];
+    let chunk = OsFile::of(&*file).unwrap().device().chunk().bytes;
+    let ranges = [(0, len), (5, len - 10), (100, chunk + 1), (7, chunk)];
     assert_right(&read_all(&shared, &file, &ranges), &ranges);
     let seen = bench.seen.lock();
-    assert!(seen.entries.iter().all(|(_, len)| *len as usize <= CHUNK));
+    assert!(seen.entries.iter().all(|(_, len)| *len as usize <= chunk));
     assert!(seen.entries.len() >= 17, "a chunk is one entry: {}", seen.entries.len());
 }
 
