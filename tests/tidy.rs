@@ -23,6 +23,7 @@ const MAY_HOLD_UNSAFE: &[&str] = &[
     "env/src/sys/kernel/linux.rs",
     "env/src/uring/flight.rs",
     "env/src/uring/kernel.rs",
+    "env/src/uring/kernel/memory.rs",
     "env/src/uring/lane.rs",
     "env/src/uring/queue/ring_side.rs",
     "env/src/uring/queue/writes.rs",

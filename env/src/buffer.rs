@@ -11,9 +11,11 @@ use memmap2::Mmap;
 
 use crate::sync::{Arc, OnceLock};
 
+pub(crate) use arena::{Arena, ArenaPool};
 use block::Block;
 pub(crate) use pool::BufferPool;
 
+mod arena;
 mod block;
 mod free;
 mod pool;

@@ -95,6 +95,15 @@ counts! {
     SqesPerEnterPeak => "sqes_per_enter_peak",
     /// Queues that found no free ring.
     PoolEmpty => "pool_empty",
+    /// Entries whose memory was registered with the ring.
+    FixedUsed => "fixed_used",
+    /// Entries for direct files that would use registered memory, and whose memory was not: the
+    /// kernel would not register it, or all of it was in use.
+    FixedRefused => "fixed_refused",
+    /// Entries that the kernel's poll thread took, not a system call.
+    SqpollSqes => "sqpoll_sqes",
+    /// Calls that had to wake the poll thread.
+    SqpollWakeups => "sqpoll_wakeups",
     /// Rings given up after a defect.
     RingRetired => "ring_retired",
     /// Writes given to the ring of the reactor, the thread that writes tables.

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
-use crate::buffer::BufferPool;
+use crate::buffer::{ArenaPool, BufferPool};
 use crate::counters::{Count, Counters};
-use crate::sync::{Arc, AtomicU8, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU8, Mutex, OnceLock, Ordering};
 use crate::sys::{Advice, FileStat, OpenMode, Sys, settled, uninterrupted};
 use crate::{Access, Buffer, Error, ErrorKind, Outcome, RandomAccessFile, Result};
 
@@ -46,6 +46,8 @@ pub(crate) struct Os {
     pub(crate) counters: Counters,
     pub(crate) pool: Arc<BufferPool>,
     devices: Mutex<HashMap<u64, Arc<Device>>>,
+    /// Memory that is registered with rings, if that was asked for and could be had.
+    fixed: OnceLock<Option<ArenaPool>>,
 }
 
 impl Os {
@@ -54,8 +56,26 @@ impl Os {
     }
 
     pub(crate) fn with_pool(sys: Arc<dyn Sys>, pool: Arc<BufferPool>) -> Arc<Self> {
-        let (counters, devices) = Default::default();
-        Arc::new(Self { sys, counters, pool, devices })
+        let (counters, devices, fixed) = Default::default();
+        Arc::new(Self { sys, counters, pool, devices, fixed })
+    }
+
+    /// Takes memory for direct files from a pool of registered memory from now on; `None` if it was
+    /// asked for and is not to be had. Only the first call counts.
+    pub(crate) fn use_fixed(&self, pool: Option<ArenaPool>) {
+        self.fixed.get_or_init(|| pool);
+    }
+
+    /// Whether registered memory was asked for.
+    pub(crate) fn wants_fixed(&self) -> bool {
+        self.fixed.get().is_some()
+    }
+
+    /// Memory of `len` bytes for a file that is read or written past the page cache, aligned
+    /// whatever the length: registered memory if there is any. What is in it is unspecified.
+    pub(crate) fn take_direct(&self, len: usize) -> Buffer {
+        let fixed = self.fixed.get().and_then(Option::as_ref).and_then(|pool| pool.take(len));
+        fixed.unwrap_or_else(|| self.pool.take(len.max(Buffer::ALIGN)).narrowed(0, len))
     }
 
     /// The device with that `st_dev`, the same for all its files.

@@ -16,12 +16,11 @@ use crate::{
     PosixEnv, RandomAccessFile, RandomRwFile, Result, WritableFile,
 };
 
+use assembly::{Assembled, RingFacts, assemble};
 use breaker::Breaker;
-use kernel::{Abilities, KernelRing, RingFlags, SetupError};
+use kernel::Registered;
 use pool::Pool;
 use queue::RingQueue;
-use ring::Ring;
-use setup::{Detected, detect};
 use writes::Writes;
 
 pub use builder::IoUringEnvBuilder;
@@ -29,6 +28,7 @@ pub use machine::MachineFacts;
 pub use unavailable::{SelfTestStep, Unavailable};
 pub use writes::WritePath;
 
+mod assembly;
 mod breaker;
 mod builder;
 mod flight;
@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     nowait: bool,
     /// Queued writes in place go to a ring.
     ring_writes: bool,
+    /// Memory that a ring is told of when it is first used.
+    registered: Option<Arc<Registered>>,
 }
 
 /// The environment whose batched reads go to the kernel together, through io_uring.
@@ -103,14 +105,6 @@ pub struct IoUringEnv {
     writes: Writes,
 }
 
-/// How the rings were made.
-#[derive(Clone, Debug)]
-struct RingFacts {
-    entries: usize,
-    flags: RingFlags,
-    abilities: Abilities,
-}
-
 impl IoUringEnv {
     /// The environment with default options.
     pub fn new() -> Result<Self, Unavailable> {
@@ -125,24 +119,25 @@ impl IoUringEnv {
     /// The environment over other system calls than the kernel's; its rings are real.
     fn with_sys(sys: Arc<dyn Sys>, options: &IoUringEnvBuilder) -> Result<Self, Unavailable> {
         options.check()?;
-        let Detected { ring, flags, abilities } = detect(options.ring_entries)?;
-        let rings = RingFacts { entries: ring.entries(), flags, abilities };
-        let entries = options.ring_entries;
-        let make = move || {
-            let (ring, _) = KernelRing::new(entries, flags)?;
-            Ok(Box::new(ring) as Box<dyn Ring>)
-        };
-        let pool = Pool::new(options.ring_count(), Some(Box::new(ring)), Box::new(make))
-            .map_err(|error| Unavailable::from_setup(error, &MachineFacts::read()))?;
+        let mut assembled = assemble(options)?;
         let posix = PosixEnv::builder()
             .direct_reads(options.direct_reads)
             .direct_writes(options.direct_writes);
         let posix = PosixEnv::with_sys(sys, posix)
             .expect("direct reads and writes go together, and on Linux");
+        assembled.register(options.fixed_buffers, posix.os());
+        let Assembled { pool, registered, plain_flags, facts: rings } = assembled;
         let breaker = Breaker::default();
         // Who was refused rings a moment ago waits no second time.
         let patient = pool.shortfall().is_none();
-        let writes = Writes::start(options, flags, patient, posix.os(), &breaker)?;
+        let writes = Writes::start(
+            options,
+            plain_flags,
+            patient,
+            registered.as_ref(),
+            posix.os(),
+            &breaker,
+        )?;
         let shared = Shared {
             os: Arc::clone(posix.os()),
             pool,
@@ -150,6 +145,7 @@ impl IoUringEnv {
             max_in_flight: options.max_in_flight,
             nowait: options.nowait,
             ring_writes: options.write_path == WritePath::Reactor,
+            registered,
         };
         Ok(Self { posix, shared: Arc::new(shared), rings, writes })
     }
@@ -185,21 +181,7 @@ impl IoUringEnv {
             );
             report.fact("longest ring read on device", value, Some(why));
         }
-        let made = format!("{} of {}", pool.size(), pool.asked());
-        let why = pool.shortfall().map(|error| match error {
-            SetupError::Setup(libc::ENOMEM) => "the limit of locked memory".to_owned(),
-            SetupError::Setup(errno)
-            | SetupError::Enable(errno)
-            | SetupError::Bell(errno)
-            | SetupError::Worker(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
-        });
-        report.fact("rings", made, why);
-        report.fact("ring entries", self.rings.entries.to_string(), None);
-        let best = kernel::LADDER[0];
-        let why = (self.rings.flags != best).then(|| format!("this kernel refused {best}"));
-        report.fact("ring flags", self.rings.flags.to_string(), why);
-        let restricted = if self.rings.abilities.restricted { "yes" } else { "no" };
-        report.fact("rings restricted to reads and writes", restricted, None);
+        self.rings.add_to(report, pool);
         let state = if breaker.is_open() { "open" } else { "closed" };
         let why = breaker.is_open().then(|| "rings kept failing reads".to_owned());
         report.fact("breaker", format!("{state}, level {}", breaker.level()), why);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getuid, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 use tempfile::TempDir;
 use treering::Db;
 use treering::env::{Access, Env, IoUringEnv, RandomAccessFile, Request, WritePath, read_batch};
@@ -156,6 +156,7 @@ fn read_pages(env: &IoUringEnv, file: &Arc<dyn RandomAccessFile>) {
 fn be_poor(limit: u64, file: &Path) {
     let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
     setrlimit(Resource::Memlock, limit).unwrap();
+    have_memory_registered(file);
     let mut envs = Vec::new();
     for _ in 0..100 {
         match IoUringEnv::builder().rings(2).nowait(false).build() {
@@ -179,7 +180,26 @@ fn be_poor(limit: u64, file: &Path) {
     say(&format!("{} environments", envs.len()));
 }
 
-/// URING-25
+/// What may not be locked is not registered, which is no error and stays visible.
+fn have_memory_registered(file: &Path) {
+    let builder = IoUringEnv::builder().rings(1).direct_reads(true).write_path(WritePath::Caller);
+    let Ok(env) = builder.fixed_buffers(64 << 20).build() else { return };
+    let limit = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
+    let text = env.report().to_string();
+    assert!(text.contains("of 65536 KiB (the limit of locked memory)"), "{text}");
+    assert_eq!(text.contains("registered buffers: 0 of"), limit < 8 << 20, "{text}");
+    match env.open(file, Access::Random) {
+        Ok(file) => (0..3).for_each(|_| read_pages(&env, &file)),
+        Err(error) => return say(&format!("no direct reads: {error}")),
+    }
+    let report = env.report();
+    let [fixed, refused] = ["fixed_used", "fixed_refused"].map(|name| report.counter(name));
+    assert!(report.counter("ring_reads") > 100, "{report}");
+    assert_eq!(fixed + refused, report.counter("ring_reads"), "{report}");
+    assert_eq!(fixed == 0, limit < 8 << 20, "{report}");
+}
+
+/// URING-25, URING-37
 #[test]
 fn a_user_who_may_lock_little_memory_gets_small_rings_or_a_reason_and_right_bytes() {
     const TEST: &str =
@@ -197,7 +217,7 @@ fn a_user_who_may_lock_little_memory_gets_small_rings_or_a_reason_and_right_byte
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(place.path().join("t"), vec![7; 64 * 4096]).unwrap();
-    for limit in ["0", "65536", "1048576"] {
+    for limit in ["0", "65536", "1048576", "8388608"] {
         let mut command = command(&program, TEST, limit, place.path());
         command.uid(65_534).gid(65_534).current_dir(place.path());
         assert_ends_well(Child::spawn(command), limit);

@@ -3,6 +3,7 @@
 
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
+use super::arena::Arena;
 use super::block::Block;
 use super::free::{Change, FreeBlocks};
 use super::slab::Slab;
@@ -29,6 +30,8 @@ pub(crate) struct BufferPool {
     /// Bytes that could be given back.
     spare_bytes: AtomicUsize,
     budget: usize,
+    /// Where slabs come from, if not from the operating system.
+    arena: Option<Arc<Arena>>,
 }
 
 impl BufferPool {
@@ -40,9 +43,19 @@ impl BufferPool {
 
     /// An empty pool that keeps at most `budget` bytes that it could give back.
     pub(crate) fn new(budget: usize) -> Arc<Self> {
+        Arc::new(Self::with(budget, None))
+    }
+
+    /// An empty pool of an arena's memory, for [`BufferPool::take_from_arena`]. Of what nobody uses
+    /// it keeps at most `budget` bytes from being cut into other sizes.
+    pub(super) fn over(arena: &Arc<Arena>, budget: usize) -> Arc<Self> {
+        Arc::new(Self::with(budget, Some(Arc::clone(arena))))
+    }
+
+    fn with(budget: usize, arena: Option<Arc<Arena>>) -> Self {
         let free = std::array::from_fn(|_| Mutex::default());
         let (free_bytes, spare_bytes) = Default::default();
-        Arc::new(Self { free, free_bytes, spare_bytes, budget })
+        Self { free, free_bytes, spare_bytes, budget, arena }
     }
 
     /// A buffer of `len` bytes of unspecified content (initialised, but perhaps from an earlier
@@ -54,6 +67,22 @@ impl BufferPool {
         let class = class_of(len);
         let block = self.used_again(class).unwrap_or_else(|| self.fresh(class));
         Buffer { memory: Memory::Pooled(Some(block), Arc::clone(self)), start: 0, len }
+    }
+
+    /// A buffer as from [`BufferPool::take`], all of it in the pool's arena; `None` if that has no
+    /// room, or for a length without a class. When all of the arena is cut, a free block of a larger
+    /// class has to do.
+    pub(super) fn take_from_arena(self: &Arc<Self>, len: usize) -> Option<Buffer> {
+        let arena = self.arena.as_ref()?;
+        if len > LARGEST {
+            return None;
+        }
+        let class = class_of(len);
+        let fitting = self.used_again(class);
+        let fitting = fitting.or_else(|| arena.take().map(|slab| self.cut(slab, class)));
+        let larger = || (class + 1..CLASSES).find_map(|class| self.used_again(class));
+        let block = fitting.or_else(larger)?;
+        Some(Buffer { memory: Memory::Pooled(Some(block), Arc::clone(self)), start: 0, len })
     }
 
     /// A free block.
@@ -74,7 +103,12 @@ impl BufferPool {
         if self.spare_bytes.load(Ordering::Relaxed) + Slab::SIZE > self.budget {
             return Block::zeroed(size);
         }
-        let slab = Slab::new();
+        self.cut(Slab::new(), class)
+    }
+
+    /// The first block of a new slab, whose others are free.
+    fn cut(&self, slab: Slab, class: usize) -> Block {
+        let size = size_of_class(class);
         let mut free = self.free[class].lock();
         let block = free.add_slab(slab, size);
         self.free_bytes.fetch_add((Slab::SIZE / size - 1) * size, Ordering::Relaxed);

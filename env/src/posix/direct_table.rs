@@ -63,7 +63,7 @@ impl DirectTable {
             shared,
             outlet,
             block: usize::try_from(align.offset).expect("at most 64 KiB"),
-            buffer: os.pool.take(TABLE_BUFFER),
+            buffer: os.take_direct(TABLE_BUFFER),
             buffered: 0,
             flushed: 0,
             base: 0,

@@ -3,8 +3,10 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::thread;
+use std::time::Duration;
 
 use super::{IoUringEnv, Unavailable, WritePath};
+use crate::buffer::Arena;
 use crate::sync::Arc;
 use crate::sys::KernelSys;
 
@@ -12,10 +14,19 @@ const RING_ENTRIES: RangeInclusive<u32> = 8..=4096;
 const RINGS: RangeInclusive<usize> = 1..=256;
 const MAX_IN_FLIGHT: RangeInclusive<usize> = 1..=4096;
 const WRITE_BUDGET: RangeInclusive<usize> = 256 << 10..=64 << 30;
+/// A kernel registers at most 1 GiB at once.
+const FIXED_BUFFERS: RangeInclusive<usize> = Arena::UNIT..=1 << 30;
+const SQPOLL_IDLE_MS: RangeInclusive<u128> = 1..=60_000;
+/// With fewer processors than this, one that does nothing but poll is missed by what it polls for.
+const SQPOLL_CORES: usize = 8;
 
 /// Makes an [`IoUringEnv`] with other than the default options.
 #[derive(Clone, Debug)]
 #[must_use]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "options that have nothing to do with each other"
+)]
 pub struct IoUringEnvBuilder {
     pub(super) ring_entries: u32,
     pub(super) rings: Option<usize>,
@@ -25,6 +36,9 @@ pub struct IoUringEnvBuilder {
     pub(super) nowait: bool,
     pub(super) write_path: WritePath,
     pub(super) write_budget: usize,
+    pub(super) fixed_buffers: Option<usize>,
+    pub(super) sqpoll: Option<Duration>,
+    pub(super) allow_few_cores: bool,
 }
 
 impl Default for IoUringEnvBuilder {
@@ -38,6 +52,9 @@ impl Default for IoUringEnvBuilder {
             nowait: true,
             write_path: WritePath::Auto,
             write_budget: 32 << 20,
+            fixed_buffers: None,
+            sqpoll: None,
+            allow_few_cores: false,
         }
     }
 }
@@ -104,6 +121,39 @@ impl IoUringEnvBuilder {
         self
     }
 
+    /// Registers so many bytes of buffers with the kernel, 2 MiB to 1 GiB in steps of 2 MiB, so that
+    /// a direct read or write on a ring need not pin and release the pages it uses. Default: none.
+    ///
+    /// They are for files past the page cache (`direct_reads`, `direct_writes`) and of no use
+    /// otherwise. The memory is there and locked from the start to the end of the environment and of
+    /// the last buffer in it, so it counts against `RLIMIT_MEMLOCK`: where that is too low, a half
+    /// or less is registered, or nothing. A buffer that a caller or a cache keeps is one fewer for
+    /// the next read; when all are in use, reads go on with other memory. `fixed_used` counts the
+    /// one, `fixed_refused` the other, and the report says how much is registered.
+    pub fn fixed_buffers(mut self, bytes: usize) -> Self {
+        self.fixed_buffers = Some(bytes);
+        self
+    }
+
+    /// Has a thread of the kernel look for the reads of queues, so that giving them to a ring is no
+    /// system call while it is awake; it sleeps after `idle` without any, 1 ms to 60 s. Default:
+    /// off.
+    ///
+    /// It takes all of one processor while it is awake. With fewer than 8 of them the
+    /// environment is not built ([`Unavailable::TooFewCores`]), unless
+    /// [`allow_few_cores`](Self::allow_few_cores) says so. `sqpoll_sqes` counts what the thread
+    /// took.
+    pub fn sqpoll(mut self, idle: Duration) -> Self {
+        self.sqpoll = Some(idle);
+        self
+    }
+
+    /// Lets [`sqpoll`](Self::sqpoll) have one of a few processors: for tests, and for measuring.
+    pub fn allow_few_cores(mut self, on: bool) -> Self {
+        self.allow_few_cores = on;
+        self
+    }
+
     /// Finds out whether io_uring works here, with a real read, and makes the rings. Takes a few
     /// milliseconds; up to 160 more where locked memory is short.
     pub fn build(self) -> Result<IoUringEnv, Unavailable> {
@@ -115,6 +165,16 @@ impl IoUringEnvBuilder {
         in_range("ring_entries", &self.ring_entries, &RING_ENTRIES)?;
         in_range("max_in_flight", &self.max_in_flight, &MAX_IN_FLIGHT)?;
         in_range("write_budget", &self.write_budget, &WRITE_BUDGET)?;
+        if let Some(bytes) = self.fixed_buffers {
+            in_range("fixed_buffers", &bytes, &FIXED_BUFFERS)?;
+        }
+        if let Some(idle) = self.sqpoll {
+            in_range("sqpoll (milliseconds)", &idle.as_millis(), &SQPOLL_IDLE_MS)?;
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            if cores < SQPOLL_CORES && !self.allow_few_cores {
+                return Err(Unavailable::TooFewCores { found: cores, needs: SQPOLL_CORES });
+            }
+        }
         self.rings.map_or(Ok(()), |rings| in_range("rings", &rings, &RINGS))
     }
 
@@ -143,12 +203,18 @@ mod tests {
 
     #[test]
     fn an_option_out_of_range_is_named_with_its_value_and_range() {
+        let fixed = "2097152 to 1073741824";
+        let sqpoll = |ms| IoUringEnv::builder().sqpoll(Duration::from_millis(ms));
         let wrong = [
             (IoUringEnv::builder().ring_entries(4), "ring_entries", "4", "8 to 4096"),
             (IoUringEnv::builder().ring_entries(4097), "ring_entries", "4097", "8 to 4096"),
             (IoUringEnv::builder().rings(0), "rings", "0", "1 to 256"),
             (IoUringEnv::builder().max_in_flight(0), "max_in_flight", "0", "1 to 4096"),
             (IoUringEnv::builder().write_budget(1), "write_budget", "1", "262144 to 68719476736"),
+            (IoUringEnv::builder().fixed_buffers(0), "fixed_buffers", "0", fixed),
+            (IoUringEnv::builder().fixed_buffers(2 << 30), "fixed_buffers", "2147483648", fixed),
+            (sqpoll(0), "sqpoll (milliseconds)", "0", "1 to 60000"),
+            (sqpoll(60_001), "sqpoll (milliseconds)", "60001", "1 to 60000"),
         ];
         for (builder, name, value, allowed) in wrong {
             let (value, allowed) = (value.to_owned(), allowed.to_owned());

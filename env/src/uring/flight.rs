@@ -6,13 +6,15 @@
 //! * In flight never exceeds the submission entries, half of what the completion side holds.
 //! * It never waits for what the kernel has not taken.
 //! * Entries that were taken back are never offered again: the ring submits no more and is retired
-//!   once nothing is in flight.
+//!   once nothing is in flight. Of a ring with a poll thread none is ever taken back.
 
 use std::collections::VecDeque;
 use std::thread;
 
-use super::ring::{Completed, Entry, Errno, Ring};
+use super::kernel::Registered;
+use super::ring::{Completed, Entry, Errno, How, Ring, Took};
 use crate::counters::{Count, Counters};
+use crate::sync::Arc;
 
 /// How often a refused submission is tried again, giving up the CPU in between.
 const YIELDS: u32 = 16;
@@ -87,6 +89,16 @@ impl Flight {
         !self.spoiled && self.owed < self.ring.entries()
     }
 
+    /// Makes registered memory known to the ring.
+    pub(crate) fn learn(&mut self, memory: &Arc<Registered>) {
+        self.ring.learn(memory);
+    }
+
+    /// Whether an entry's memory is registered with the ring.
+    pub(crate) fn knows(&self, entry: &Entry) -> bool {
+        self.ring.knows(entry)
+    }
+
     /// Pushes an entry; the ring must have room.
     ///
     /// # Safety
@@ -155,9 +167,16 @@ impl Flight {
     ) -> Result<bool, Errno> {
         let offers = self.offered.len();
         let entered = self.ring.enter(offers > 0, wait);
-        counters.bump(self.tally.enters);
+        let uncalled = How::PollThread { called: false, woken: false };
+        let called = !entered.is_ok_and(|took| took.how == uncalled);
+        counters.add(self.tally.enters, u64::from(called));
         let came = self.peek(completed, counters);
-        let took = entered?.min(offers);
+        let Took { entries, how } = entered?;
+        let took = entries.min(offers);
+        if let How::PollThread { woken, .. } = how {
+            counters.add(Count::SqpollSqes, took as u64);
+            counters.add(Count::SqpollWakeups, u64::from(woken));
+        }
         counters.peak(self.tally.per_enter_peak, took as u64);
         self.offered.drain(..took);
         // An early return that only waited is a signal's doing: the wait goes on.

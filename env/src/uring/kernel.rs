@@ -4,6 +4,10 @@
 //! a stray opcode is answered with `EACCES` instead of being run. Its memory is not inherited by a
 //! forked child (`MADV_DONTFORK`) and its descriptor not by an executed one (the kernel always sets
 //! `O_CLOEXEC` on it).
+//!
+//! A ring that joins a [`PollThread`] is another matter in one respect: an entry is the kernel's
+//! from the moment it is pushed. So entering always says that all of them were taken, and a failure
+//! that passes is told by a later call, when nothing is offered.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,7 +16,15 @@ use io_uring::register::{Probe, Restriction};
 use io_uring::squeue::Flags;
 use io_uring::{EnterFlags, IoUring, opcode, types};
 
-use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, Ring, Work};
+use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, How, Ring, Took, Work};
+use crate::sync::Arc;
+
+use memory::Known;
+pub(crate) use memory::Registered;
+pub(crate) use poll_thread::PollThread;
+
+mod memory;
+mod poll_thread;
 
 /// The optional setup flags of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +72,15 @@ pub(crate) struct Abilities {
     pub(crate) restricted: bool,
 }
 
+/// What options of the environment ask of its rings.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extras {
+    /// Registered memory may be made known to a ring later, and is used then.
+    pub(crate) fixed: bool,
+    /// The thread that takes the entries of queues.
+    pub(crate) poll_thread: Option<Arc<PollThread>>,
+}
+
 /// Who uses a ring, and what it needs besides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose<'a> {
@@ -78,35 +99,36 @@ pub(crate) enum Purpose<'a> {
 pub(crate) struct KernelRing {
     ring: IoUring,
     entries: usize,
+    /// Behind the ring, which goes first.
+    known: Known,
+    /// The thread that takes its entries, if it is not who enters.
+    poll_thread: Option<Arc<PollThread>>,
+    /// Entries that the thread has from us and that no `enter` told of yet.
+    published: usize,
 }
 
 impl KernelRing {
     /// Sets up a ring for queues, restricts and enables it.
-    pub(crate) fn new(entries: u32, flags: RingFlags) -> Result<(Self, Abilities), SetupError> {
-        Self::for_purpose(entries, flags, Purpose::Queues)
+    pub(crate) fn new(
+        entries: u32,
+        flags: RingFlags,
+        extras: &Extras,
+    ) -> Result<(Self, Abilities), SetupError> {
+        Self::for_purpose(entries, flags, extras, Purpose::Queues)
     }
 
     /// Sets up a ring, restricts and enables it.
     pub(crate) fn for_purpose(
         entries: u32,
         flags: RingFlags,
+        extras: &Extras,
         purpose: Purpose<'_>,
     ) -> Result<(Self, Abilities), SetupError> {
-        let mut builder = IoUring::builder();
-        builder.dontfork().setup_cqsize(entries * 2);
-        if flags.disabled_first {
-            builder.setup_r_disabled();
-        }
-        if flags.submit_all {
-            builder.setup_submit_all();
-        }
-        if flags.coop_taskrun {
-            builder.setup_coop_taskrun();
-        }
-        if flags.no_sqarray {
-            builder.setup_no_sqarray();
-        }
-        let ring = builder.build(entries).map_err(|e| SetupError::Setup(errno_of(&e)))?;
+        let poll_thread = match purpose {
+            Purpose::Queues => extras.poll_thread.clone(),
+            Purpose::Reactor { .. } => None,
+        };
+        let ring = set_up(entries, flags, poll_thread.as_deref())?;
         let mut probe = Probe::new();
         let opcodes = ring.submitter().register_probe(&mut probe).is_ok().then(|| {
             probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Nop::CODE)
@@ -117,7 +139,7 @@ impl KernelRing {
             // Before Linux 5.15 the number cannot be limited; the ring works all the same.
             let _ = ring.submitter().register_iowq_max_workers(&mut [workers, UNBOUNDED_WORKERS]);
         }
-        let restricted = flags.disabled_first && restrict(&ring, purpose);
+        let restricted = flags.disabled_first && restrict(&ring, extras, purpose);
         if flags.disabled_first {
             let enabled = ring.submitter().register_enable_rings();
             enabled.map_err(|e| SetupError::Enable(errno_of(&e)))?;
@@ -131,7 +153,9 @@ impl KernelRing {
             restricted,
         };
         let entries = params.sq_entries() as usize;
-        Ok((Self { ring, entries }, abilities))
+        let entries = if poll_thread.is_some() { entries / 2 } else { entries };
+        let known = Known::default();
+        Ok((Self { ring, entries, known, poll_thread, published: 0 }, abilities))
     }
 
     /// Runs one NOP through the ring: the first proof that entering the kernel is allowed.
@@ -148,6 +172,7 @@ impl KernelRing {
 
     fn run_nop(&mut self, flags: Flags) -> Result<(), Errno> {
         push_nop(&mut self.ring, flags);
+        self.published += usize::from(self.poll_thread.is_some());
         let mut done = Vec::new();
         while done.is_empty() {
             match self.enter(true, 1) {
@@ -172,12 +197,55 @@ pub(crate) enum SetupError {
     Worker(Errno),
 }
 
+/// `IORING_REGISTER_BUFFERS` and `IORING_REGISTER_CLONE_BUFFERS`.
+const REGISTER_BUFFERS: u8 = 0;
+const CLONE_BUFFERS: u8 = 30;
+
+impl SetupError {
+    /// What the kernel said.
+    pub(crate) fn errno(self) -> Errno {
+        let (Self::Setup(errno) | Self::Enable(errno) | Self::Bell(errno) | Self::Worker(errno)) =
+            self;
+        errno
+    }
+}
+
 /// Worker threads for what is no file, of which the reactor has nothing.
 const UNBOUNDED_WORKERS: u32 = 2;
 
+/// Makes the ring as such.
+fn set_up(
+    entries: u32,
+    flags: RingFlags,
+    poll_thread: Option<&PollThread>,
+) -> Result<IoUring, SetupError> {
+    // The poll thread says that it took entries only after it has begun all that it found, when
+    // some may be answered and others pushed in their place. So there is room for both.
+    let places = if poll_thread.is_some() { entries * 2 } else { entries };
+    let mut builder = IoUring::builder();
+    builder.dontfork().setup_cqsize(places * 2);
+    if flags.disabled_first {
+        builder.setup_r_disabled();
+    }
+    if flags.submit_all {
+        builder.setup_submit_all();
+    }
+    // It is about where the completions of the thread that enters are worked on.
+    if flags.coop_taskrun && poll_thread.is_none() {
+        builder.setup_coop_taskrun();
+    }
+    if flags.no_sqarray {
+        builder.setup_no_sqarray();
+    }
+    if let Some(thread) = poll_thread {
+        builder.setup_sqpoll(thread.idle_ms()).setup_attach_wq(thread.fd());
+    }
+    builder.build(places).map_err(|e| SetupError::Setup(errno_of(&e)))
+}
+
 /// Limits a disabled ring to what its user does. A kernel that refuses loses a safety net, no
 /// function.
-fn restrict(ring: &IoUring, purpose: Purpose<'_>) -> bool {
+fn restrict(ring: &IoUring, extras: &Extras, purpose: Purpose<'_>) -> bool {
     let mut allowed = match purpose {
         Purpose::Queues => vec![
             Restriction::sqe_op(opcode::Read::CODE),
@@ -191,7 +259,19 @@ fn restrict(ring: &IoUring, purpose: Purpose<'_>) -> bool {
             Restriction::sqe_flags_allowed(Flags::ASYNC.bits()),
         ],
     };
-    ring.submitter().register_restrictions(&mut allowed).is_ok()
+    if !extras.fixed {
+        return ring.submitter().register_restrictions(&mut allowed).is_ok();
+    }
+    let write = Restriction::sqe_op(opcode::WriteFixed::CODE);
+    let read = Restriction::sqe_op(opcode::ReadFixed::CODE);
+    allowed.push(if matches!(purpose, Purpose::Queues) { read } else { write });
+    allowed.push(Restriction::register_op(REGISTER_BUFFERS));
+    // Last, because a kernel that cannot clone registrations refuses a list that allows it.
+    allowed.push(Restriction::register_op(CLONE_BUFFERS));
+    ring.submitter().register_restrictions(&mut allowed).is_ok() || {
+        allowed.pop();
+        ring.submitter().register_restrictions(&mut allowed).is_ok()
+    }
 }
 
 fn push_nop(ring: &mut IoUring, flags: Flags) {
@@ -200,10 +280,16 @@ fn push_nop(ring: &mut IoUring, flags: Flags) {
         .expect("a ring that was never used has room");
 }
 
-/// The kernel's form of an entry.
-fn to_kernel(entry: &Entry) -> io_uring::squeue::Entry {
+/// The kernel's form of an entry; `fixed` says that its memory is registered, as buffer 0.
+fn to_kernel(entry: &Entry, fixed: bool) -> io_uring::squeue::Entry {
     let fd = types::Fd(entry.fd);
     let built = match entry.work {
+        Work::Read if fixed => {
+            opcode::ReadFixed::new(fd, entry.start, entry.len, 0).offset(entry.offset).build()
+        }
+        Work::Write if fixed => {
+            opcode::WriteFixed::new(fd, entry.start, entry.len, 0).offset(entry.offset).build()
+        }
         Work::Read => opcode::Read::new(fd, entry.start, entry.len).offset(entry.offset).build(),
         Work::Write => opcode::Write::new(fd, entry.start, entry.len).offset(entry.offset).build(),
         Work::StartWriteBack => opcode::SyncFileRange::new(fd, entry.len)
@@ -218,29 +304,68 @@ fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
+impl KernelRing {
+    /// Enters a ring whose entries the poll thread takes by itself: only to wait, or to wake it.
+    fn enter_polled(&mut self, wait: u32) -> Result<Took, Errno> {
+        let entries = std::mem::take(&mut self.published);
+        let asleep = self.ring.submission().need_wakeup();
+        let how = How::PollThread { called: asleep || wait > 0, woken: asleep };
+        if how == (How::PollThread { called: false, woken: false }) {
+            return Ok(Took { entries, how });
+        }
+        let wake = if asleep { EnterFlags::SQ_WAKEUP } else { EnterFlags::empty() };
+        match self.call(0, wait, wake | EnterFlags::GETEVENTS) {
+            Ok(_) => Ok(Took { entries, how }),
+            // The thread is dead: nobody knows what became of the entries.
+            Err(libc::EOWNERDEAD) => Err(libc::EOWNERDEAD),
+            Err(_) if entries > 0 => Ok(Took { entries, how }),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn call(&self, offered: u32, wait: u32, flags: EnterFlags) -> Result<usize, Errno> {
+        let submitter = self.ring.submitter();
+        // SAFETY: no argument is passed, and the memory that the offered entries name is valid by
+        // the contract of `Ring::push`.
+        let entered =
+            unsafe { submitter.enter::<libc::sigset_t>(offered, wait, flags.bits(), None) };
+        entered.map_err(|e| errno_of(&e))
+    }
+}
+
 impl Ring for KernelRing {
     fn entries(&self) -> usize {
         self.entries
     }
 
-    unsafe fn push(&mut self, entry: Entry) -> bool {
-        // SAFETY: the caller keeps the memory valid and untouched until the completion of this
-        // entry (contract of `Ring::push`).
-        unsafe { self.ring.submission().push(&to_kernel(&entry)) }.is_ok()
+    fn learn(&mut self, memory: &Arc<Registered>) {
+        self.known.learn(&self.ring, memory);
     }
 
-    fn enter(&mut self, submit: bool, wait: usize) -> Result<usize, Errno> {
+    fn knows(&self, entry: &Entry) -> bool {
+        self.known.holds(entry.start, entry.len as usize)
+    }
+
+    unsafe fn push(&mut self, entry: Entry) -> bool {
+        let fixed = self.knows(&entry);
+        // SAFETY: the caller keeps the memory valid and untouched until the completion of this
+        // entry (contract of `Ring::push`).
+        let pushed = unsafe { self.ring.submission().push(&to_kernel(&entry, fixed)) }.is_ok();
+        self.published += usize::from(pushed && self.poll_thread.is_some());
+        pushed
+    }
+
+    fn enter(&mut self, submit: bool, wait: usize) -> Result<Took, Errno> {
+        let wait = u32::try_from(wait).expect("a ring has at most 65536 completions");
+        if self.poll_thread.is_some() {
+            return self.enter_polled(wait);
+        }
         let offered = if submit { self.ring.submission().len() } else { 0 };
         let offered = u32::try_from(offered).expect("a ring has at most 32768 entries");
-        let wait = u32::try_from(wait).expect("a ring has at most 65536 completions");
         // Always with GETEVENTS: completions of buffered reads are task work of this thread, and
         // only then is it sure to run before the call returns.
-        let flags = EnterFlags::GETEVENTS.bits();
-        // SAFETY: no argument is passed, and the memory that the offered entries name is valid by
-        // the contract of `Ring::push`.
-        let entered =
-            unsafe { self.ring.submitter().enter::<libc::sigset_t>(offered, wait, flags, None) };
-        entered.map_err(|e| errno_of(&e))
+        let entries = self.call(offered, wait, EnterFlags::GETEVENTS)?;
+        Ok(Took { entries, how: How::Call })
     }
 
     fn drain(&mut self, into: &mut Vec<Completed>) {

@@ -40,8 +40,16 @@ impl Lane {
         if self.taken.is_none() {
             let taken = self.shared.pool.take();
             self.taken = taken.map(|Taken { ring, place }| (Flight::new(ring, TALLY), place));
+            if let (Some((flight, _)), Some(memory)) = (&mut self.taken, &self.shared.registered) {
+                flight.learn(memory);
+            }
         }
         self.taken.is_some()
+    }
+
+    /// Whether the memory of an entry is registered with the ring that is held.
+    pub(crate) fn knows(&self, entry: &Entry) -> bool {
+        self.taken.as_ref().is_some_and(|(flight, _)| flight.knows(entry))
     }
 
     /// Whether another entry may be pushed.
@@ -57,6 +65,7 @@ impl Lane {
     pub(crate) unsafe fn push(&mut self, entry: Entry) {
         let counters = &self.shared.os.counters;
         let (flight, _) = self.taken.as_mut().expect("a ring with room is held");
+        counters.add(Count::FixedUsed, u64::from(flight.knows(&entry)));
         // SAFETY: the caller's promise is the requirement.
         unsafe { flight.push(entry, counters) }
         let reads = entry.work == Work::Read;

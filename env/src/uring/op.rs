@@ -12,9 +12,8 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use super::verdict::Asked;
-use crate::buffer::BufferPool;
 use crate::counters::Counters;
-use crate::os_file::OsFile;
+use crate::os_file::{Os, OsFile};
 use crate::sync::Arc;
 use crate::{Buffer, Error, RandomAccessFile, Result};
 
@@ -57,14 +56,14 @@ impl Op {
         file: Arc<dyn RandomAccessFile>,
         offset: u64,
         len: usize,
-        pool: &Arc<BufferPool>,
+        os: &Os,
     ) -> Self {
         let align = OsFile::of(&*file).and_then(OsFile::direct);
         let (start, window) = align.map_or((offset, len), |align| align.window(offset, len));
         let skip = usize::try_from(offset - start).expect("less than a block");
         Self {
             tag,
-            memory: take_memory(pool, window, align.is_some()),
+            memory: take_memory(os, window, align.is_some()),
             base: ptr::null_mut(),
             file,
             start,
@@ -172,8 +171,8 @@ impl Op {
 
     /// Gives up memory that a broken ring may still write to, for ever, and starts afresh: all is
     /// left for a plain read.
-    pub(crate) fn leak_memory(&mut self, pool: &Arc<BufferPool>) {
-        let fresh = take_memory(pool, self.memory.shown(), self.file().direct().is_some());
+    pub(crate) fn leak_memory(&mut self, os: &Os) {
+        let fresh = take_memory(os, self.memory.shown(), self.file().direct().is_some());
         mem::forget(mem::replace(&mut self.memory, fresh));
         self.outstanding = 0;
         self.error = None;
@@ -223,7 +222,6 @@ impl Op {
 }
 
 /// Memory for a read. Direct reads need it aligned, which only whole pages are sure to be.
-fn take_memory(pool: &Arc<BufferPool>, len: usize, direct: bool) -> Buffer {
-    let whole = if direct { len.max(Buffer::ALIGN) } else { len };
-    pool.take(whole).narrowed(0, len)
+fn take_memory(os: &Os, len: usize, direct: bool) -> Buffer {
+    if direct { os.take_direct(len) } else { os.pool.take(len) }
 }

@@ -194,7 +194,7 @@ impl RingQueue {
     }
 
     fn issue_read(&mut self, tag: u64, file: Arc<dyn RandomAccessFile>, offset: u64, len: usize) {
-        let mut op = Op::new(tag, file, offset, len, &self.shared.os.pool);
+        let mut op = Op::new(tag, file, offset, len, &self.shared.os);
         self.held_bytes += op.memory_len();
         let gave = self.look_in_cache(&mut op);
         let from = match gave {

@@ -6,6 +6,9 @@
 
 use std::fmt::Debug;
 
+use super::kernel::Registered;
+use crate::sync::Arc;
+
 /// Completions copied out of a ring at once.
 pub(crate) const DRAIN_BATCH: usize = 64;
 
@@ -43,6 +46,28 @@ pub(crate) struct Completed {
     pub(crate) result: i32,
 }
 
+/// What one `enter` did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Took {
+    /// How many entries the kernel took, the oldest first.
+    pub(crate) entries: usize,
+    pub(crate) how: How,
+}
+
+/// Who took them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// This system call.
+    Call,
+    /// The kernel's poll thread.
+    PollThread {
+        /// A system call was made all the same: to wait, or to wake the thread.
+        called: bool,
+        /// It was asleep.
+        woken: bool,
+    },
+}
+
 /// An io_uring in the hands of exactly one user: a queue, or the reactor.
 pub(crate) trait Ring: Send + Debug {
     /// Submission entries; the completion side holds twice as many.
@@ -60,9 +85,18 @@ pub(crate) trait Ring: Send + Debug {
     unsafe fn push(&mut self, entry: Entry) -> bool;
 
     /// Enters the kernel: offers what was pushed if `submit`, then waits until `wait` completions
-    /// are there; it may return early, with fewer. Returns how many entries the kernel took, the
-    /// oldest first; after an error it has taken none.
-    fn enter(&mut self, submit: bool, wait: usize) -> Result<usize, Errno>;
+    /// are there; it may return early, with fewer. After an error it has taken no entry, but for
+    /// `EOWNERDEAD`, after which nothing is known of those that were pushed: a passing error is
+    /// returned only where that is true.
+    fn enter(&mut self, submit: bool, wait: usize) -> Result<Took, Errno>;
+
+    /// Makes registered memory known to the ring, once; whether that worked, [`Ring::knows`] tells.
+    fn learn(&mut self, _memory: &Arc<Registered>) {}
+
+    /// Whether the memory of an entry is registered, so that its pages need not be pinned for it.
+    fn knows(&self, _entry: &Entry) -> bool {
+        false
+    }
 
     /// Moves up to [`DRAIN_BATCH`] completions that are already visible to the end of `into`.
     fn drain(&mut self, into: &mut Vec<Completed>);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, Ring, Work};
+use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, How, Ring, Took, Work};
 
 /// What happens to one entry that the ring took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,10 +78,13 @@ pub(crate) struct ScriptedRing {
     bell: Option<Bell>,
     /// Completes nothing while this says no.
     open: Option<Box<dyn Fn() -> bool + Send>>,
+    /// A poll thread takes the entries; whether it sleeps at the nth enter.
+    poll_thread: Option<Asleep>,
     seen: Arc<Mutex<Seen>>,
 }
 
 type Bell = Box<dyn Fn() + Send>;
+type Asleep = Box<dyn FnMut(usize) -> bool + Send>;
 
 // SAFETY: the raw pointers in the entries belong to the queue that pushed them, and a ring moves
 // between threads only while it is idle and holds none.
@@ -103,6 +106,7 @@ impl ScriptedRing {
             per_enter: usize::MAX,
             bell: None,
             open: None,
+            poll_thread: None,
             seen: Arc::default(),
         }
     }
@@ -140,6 +144,12 @@ impl ScriptedRing {
     /// Completes nothing while `open` says no.
     pub(crate) fn while_open(mut self, open: impl Fn() -> bool + Send + 'static) -> Self {
         self.open = Some(Box::new(open));
+        self
+    }
+
+    /// Has a poll thread, which is `asleep` at the nth enter or not.
+    pub(crate) fn polled(mut self, asleep: impl FnMut(usize) -> bool + Send + 'static) -> Self {
+        self.poll_thread = Some(Box::new(asleep));
         self
     }
 
@@ -249,7 +259,7 @@ impl Ring for ScriptedRing {
         true
     }
 
-    fn enter(&mut self, submit: bool, wait: usize) -> Result<usize, Errno> {
+    fn enter(&mut self, submit: bool, wait: usize) -> Result<Took, Errno> {
         let nth = self.seen.lock().enters;
         self.seen.lock().enters += 1;
         let offered = if submit { self.offered.len() } else { 0 };
@@ -274,9 +284,13 @@ impl Ring for ScriptedRing {
         {
             bell();
         }
+        let how = self.poll_thread.as_mut().map_or(How::Call, |asleep| {
+            let woken = asleep(nth);
+            How::PollThread { called: woken || wait > 0, woken }
+        });
         match entered {
             Entered::Fail(errno) => Err(errno),
-            _ => Ok(take),
+            _ => Ok(Took { entries: take, how }),
         }
     }
 

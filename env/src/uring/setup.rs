@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 
-use super::kernel::{Abilities, KernelRing, LADDER, RingFlags, SetupError};
+use super::kernel::{Abilities, Extras, KernelRing, LADDER, RingFlags, SetupError};
 use super::machine::MachineFacts;
 use super::ring::{Entry, Errno, Ring, Work};
 use super::unavailable::{SelfTestStep, Unavailable};
@@ -32,8 +32,9 @@ pub(crate) struct Detected {
 }
 
 /// Finds out whether io_uring works here, with rings of `entries`.
-pub(crate) fn detect(entries: u32) -> Result<Detected, Unavailable> {
-    let climbed = climb(|flags| with_memory_back_off(|| KernelRing::new(entries, flags)));
+pub(crate) fn detect(entries: u32, extras: &Extras) -> Result<Detected, Unavailable> {
+    let make = |flags| with_memory_back_off(|| KernelRing::new(entries, flags, extras));
+    let climbed = climb(make);
     let ((mut ring, abilities), flags) =
         climbed.map_err(|error| Unavailable::from_setup(error, &MachineFacts::read()))?;
     require(abilities)?;
@@ -224,7 +225,7 @@ mod tests {
             return;
         }
         for flags in LADDER {
-            let (mut ring, abilities) = KernelRing::new(8, flags).unwrap();
+            let (mut ring, abilities) = KernelRing::new(8, flags, &Extras::default()).unwrap();
             assert_eq!(abilities.restricted, flags.disabled_first, "{flags}");
             ring.nop().unwrap();
             read_a_file(&mut ring).unwrap();
@@ -236,7 +237,7 @@ mod tests {
         if refused() {
             return;
         }
-        let detected = detect(64).unwrap();
+        let detected = detect(64, &Extras::default()).unwrap();
         assert_eq!(detected.ring.entries(), 64);
         assert!(require(detected.abilities).is_ok());
         let without = Abilities { nodrop: false, ..detected.abilities };

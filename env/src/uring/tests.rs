@@ -14,7 +14,9 @@ use super::*;
 use crate::{Buffer, Request, read_batch};
 
 mod denied;
+mod fixed;
 mod fork;
+mod sqpoll;
 mod storms;
 mod writes;
 

@@ -58,6 +58,14 @@ pub enum Unavailable {
         /// What it may be set to.
         allowed: String,
     },
+    /// A poll thread ([`sqpoll`](crate::IoUringEnvBuilder::sqpoll)) would take one of too few
+    /// processors.
+    TooFewCores {
+        /// Processors that this process may use.
+        found: usize,
+        /// From how many on it is done unasked.
+        needs: usize,
+    },
     /// A ring could be set up but does not work, as under a filter that allows the setup only.
     SelfTest {
         /// What was tried.
@@ -129,6 +137,9 @@ impl Unavailable {
             Self::InvalidOption { name, value, allowed } => {
                 format!("option {name} = {value} is out of range: {allowed}")
             }
+            Self::TooFewCores { found, needs } => {
+                format!("option sqpoll needs {needs} processors, and this process has {found}")
+            }
             Self::SelfTest { step, errno: 0 } => {
                 format!("the self-test ({step:?}) gave wrong bytes")
             }
@@ -172,6 +183,10 @@ impl Unavailable {
                     .into()
             }
             Self::InvalidOption { .. } => "correct the option".into(),
+            Self::TooFewCores { .. } => "the poll thread takes a processor for itself, which the \
+                 threads that use the rings would miss. Leave the option out, or say \
+                 allow_few_cores(true) to measure it all the same"
+                .into(),
             Self::Setup(_) | Self::SelfTest { .. } => "the cause is not known to us".into(),
         }
     }

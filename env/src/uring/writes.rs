@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::breaker::Breaker;
 use super::builder::IoUringEnvBuilder;
-use super::kernel::{KernelRing, Purpose, RingFlags, SetupError};
+use super::kernel::{Extras, KernelRing, Purpose, Registered, RingFlags, SetupError};
 use super::machine::{MachineFacts, may_lose_wake_ups};
 use super::reactor::{EventBell, Handover, Manner, NoReactor, PER_TABLE, Reactor, SHORTEST};
+use super::ring::Ring;
 use super::setup::with_memory_back_off;
 use super::unavailable::Unavailable;
 use crate::os_file::Os;
@@ -58,6 +59,7 @@ impl Writes {
         options: &IoUringEnvBuilder,
         flags: RingFlags,
         patient: bool,
+        registered: Option<&Arc<Registered>>,
         os: &Arc<Os>,
         breaker: &Breaker,
     ) -> Result<Self, Unavailable> {
@@ -74,10 +76,15 @@ impl Writes {
         let entries = options.ring_entries.min(ENTRIES);
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let workers = u32::try_from(cores.min(WORKERS)).expect("at most four");
+        let extras = Extras { fixed: registered.is_some(), ..Extras::default() };
+        let registered = registered.cloned();
         let make_now = move |bell: &EventBell| {
             let purpose = Purpose::Reactor { bell: bell.fd(), workers };
-            let (mut ring, _) = KernelRing::for_purpose(entries, flags, purpose)?;
+            let (mut ring, _) = KernelRing::for_purpose(entries, flags, &extras, purpose)?;
             ring.nop_on_worker().map_err(SetupError::Worker)?;
+            if let Some(memory) = &registered {
+                ring.learn(memory);
+            }
             Ok(ring)
         };
         let make = move |bell: &EventBell| {

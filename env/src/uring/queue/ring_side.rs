@@ -62,6 +62,10 @@ impl RingQueue {
             offset: op.offset_of(piece.from),
             user_data: self.pieces.insert(piece),
         };
+        let os = &self.shared.os;
+        if os.wants_fixed() && op.file().direct().is_some() && !self.lane.knows(&entry) {
+            os.counters.bump(Count::FixedRefused);
+        }
         // SAFETY: the address is that of heap memory which the operation in `self.ops` owns and
         // does not touch while the piece is outstanding. An operation is removed and taken apart
         // only when nothing of it is outstanding, or after `abandon` leaked its memory. Dropping
@@ -164,8 +168,8 @@ impl RingQueue {
         }
         self.staged.retain(|piece| !hit.contains(&piece.op));
         for key in hit {
-            let pool = Arc::clone(&self.shared.os.pool);
-            self.op(key).leak_memory(&pool);
+            let os = Arc::clone(&self.shared.os);
+            self.op(key).leak_memory(&os);
             self.line_up_plain(key, true);
         }
         self.lane.abandon();

@@ -94,7 +94,15 @@ impl Bench {
         };
         let pool = Pool::new(rings, None, Box::new(make)).unwrap();
         let (os, breaker) = (Arc::clone(&self.os), Breaker::default());
-        Arc::new(Shared { os, pool, breaker, max_in_flight: 64, nowait: false, ring_writes: true })
+        Arc::new(Shared {
+            os,
+            pool,
+            breaker,
+            max_in_flight: 64,
+            nowait: false,
+            ring_writes: true,
+            registered: None,
+        })
     }
 
     fn count(&self, count: Count) -> u64 {

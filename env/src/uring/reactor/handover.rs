@@ -75,6 +75,15 @@ impl Handover {
         self.file().os()
     }
 
+    /// Memory of `len` bytes for one write of this file.
+    fn memory(&self, len: usize) -> Buffer {
+        if self.file().direct().is_some() {
+            self.os().take_direct(len)
+        } else {
+            self.os().pool.take(len)
+        }
+    }
+
     /// Fails in a child of a fork if blocks are out there: their thread is not here. Nothing of
     /// the reactor's is touched, since its locks may have been held when the process was copied.
     fn check_process(&self) -> Result<(), Stopped> {
@@ -241,7 +250,7 @@ impl Outlet for Handover {
         match self.way(len, buffer.capacity())? {
             Way::Caller => self.put_here(&buffer[..len], at)?,
             Way::Reactor(share) => {
-                let next = self.os().pool.take(buffer.len());
+                let next = self.memory(buffer.len());
                 let full = std::mem::replace(buffer, next);
                 self.hand_over(full.narrowed(0, len), at, share);
             }
@@ -256,9 +265,7 @@ impl Outlet for Handover {
             match self.way(part.len(), part.len())? {
                 Way::Caller => self.put_here(part, at)?,
                 Way::Reactor(share) => {
-                    // Never shorter than a page, so that it is aligned for direct files too.
-                    let memory = self.os().pool.take(part.len().max(Buffer::ALIGN));
-                    let mut copy = memory.narrowed(0, part.len());
+                    let mut copy = self.memory(part.len());
                     copy.as_mut_slice().copy_from_slice(part);
                     self.hand_over(copy, at, share);
                 }

@@ -135,8 +135,12 @@ impl Machine {
         let fd = block.stream().file().fd().as_raw_fd();
         let (start, offset) = (block.data().as_ptr().cast_mut(), block.at());
         let len = u32::try_from(block.len()).expect("a block is at most a few megabytes");
+        let direct = block.stream().file().direct().is_some();
         let user_data = self.jobs.insert(Job::Write(block));
         let entry = Entry { work: Work::Write, fd, start, len, offset, user_data };
+        if direct && self.os.wants_fixed() && !self.knows(&entry) {
+            self.os.counters.bump(Count::FixedRefused);
+        }
         self.push(entry);
         self.os.counters.bump(Count::ReactorWrites);
     }
@@ -152,7 +156,12 @@ impl Machine {
         self.os.counters.bump(Count::ReactorRangeFlushes);
     }
 
+    fn knows(&self, entry: &Entry) -> bool {
+        self.flight.as_ref().is_some_and(|flight| flight.knows(entry))
+    }
+
     fn push(&mut self, entry: Entry) {
+        self.os.counters.add(Count::FixedUsed, u64::from(self.knows(&entry)));
         let flight = self.flight.as_mut().expect("there was room");
         // SAFETY: an entry names no memory, or that of a block which is in `self.jobs` under the
         // entry's tag. Nobody changes it there, and it leaves only when its completion was drained,

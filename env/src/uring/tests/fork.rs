@@ -101,6 +101,39 @@ fn a_child_reads_by_plain_calls_and_leaves_the_parents_ring_alone() {
     assert_eq!(report.counter("ring_retired"), 0, "{report}");
 }
 
+/// LIFE-01, URING-37: the pages that the kernel knows stay the parent's.
+#[test]
+fn a_child_has_a_copy_of_registered_memory_and_the_parent_goes_on_with_its_own() {
+    if refused() {
+        return;
+    }
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 100 * LEN);
+    let builder = IoUringEnv::builder().rings(1).direct_reads(true);
+    let env = builder.fixed_buffers(16 << 20).build().unwrap();
+    let file = env.open(&path, Access::Random).unwrap();
+    let ranges = long_ranges();
+    let mut kept = Some(read_batch(&env, requests(&file, &ranges)));
+    assert!(env.report().counter("fixed_used") > 0);
+    let mut environment = Some((env.clone(), Arc::clone(&file)));
+    let child = fork(|| {
+        let kept = kept.take().unwrap();
+        assert_right(&kept, &ranges);
+        let (env, file) = environment.take().unwrap();
+        let fixed = env.report().counter("fixed_used");
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+        assert_right(&kept, &ranges);
+        assert_eq!(env.report().counter("fixed_used"), fixed);
+    });
+    for _ in 0..10 {
+        let before = env.report();
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+        assert!(env.report().since(&before).counter("fixed_used") > 0);
+        assert_right(kept.as_ref().unwrap(), &ranges);
+    }
+    assert_ends_well(child);
+}
+
 /// LIFE-01
 #[test]
 fn a_queue_dropped_in_a_child_waits_for_nothing() {

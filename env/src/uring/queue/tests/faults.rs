@@ -301,6 +301,42 @@ fn a_ring_that_fails_for_good_is_retired_and_all_reads_succeed() {
     }
 }
 
+/// URING-37
+#[test]
+fn a_poll_thread_that_dies_ends_its_ring_and_no_read() {
+    for dies_at in 0..8 {
+        let bench = Bench::new();
+        let file = bench.latched("t", 64 * 4096);
+        let shared = bench.shared(2, move |ring| {
+            ring.polled(|_| false).completing(3).entering(move |nth| {
+                if nth >= dies_at { Entered::Fail(libc::EOWNERDEAD) } else { Entered::All }
+            })
+        });
+        let ranges = pages(64);
+        for _ in 0..3 {
+            assert_right(&read_all(&shared, &file, &ranges), &ranges);
+        }
+        assert!(bench.count(Count::RingRetired) > 0, "dies at {dies_at}");
+        assert!(bench.count(Count::FallbackPreads) > 0, "dies at {dies_at}");
+    }
+}
+
+/// URING-37
+#[test]
+fn what_a_poll_thread_takes_is_counted_and_a_call_only_where_one_is_made() {
+    let bench = Bench::new();
+    let file = bench.latched("t", 64 * 4096);
+    let shared = bench.shared(1, |ring| ring.polled(|nth| nth == 0));
+    let ranges = pages(64);
+    assert_right(&read_all(&shared, &file, &ranges), &ranges);
+    assert_eq!(bench.count(Count::SqpollSqes), 64);
+    assert_eq!(bench.count(Count::SqpollWakeups), 1);
+    let seen = bench.seen.lock();
+    let calls = 1 + seen.waits.len() as u64;
+    assert_eq!(bench.count(Count::RingEnters), calls, "of {} enters", seen.enters);
+    assert!(calls < seen.enters as u64, "some give entries and wait for nothing");
+}
+
 /// URING-33
 #[test]
 fn stale_and_doubled_completions_are_counted_and_end_their_ring() {

@@ -253,6 +253,7 @@ fn a_ring_that_cannot_be_replaced_costs_depth_and_no_reads() {
         max_in_flight: 64,
         nowait: false,
         ring_writes: false,
+        registered: None,
     });
     for _ in 0..3 {
         let ranges = pages(64);
