@@ -81,8 +81,14 @@ counts! {
     MmapReads => "mmap_reads",
     /// The most reads that one queue had issued or ready at once.
     InFlightPeak => "in_flight_peak",
-    /// Reads given to a ring.
+    /// Entries for reads given to a ring.
     RingReads => "ring_reads",
+    /// Reads that went to a ring in the entry of another.
+    MergedReads => "merged_reads",
+    /// Bytes between merged reads that were read for nobody.
+    MergedWasteBytes => "merged_waste_bytes",
+    /// Bytes that merged reads have in common, read once and copied.
+    MergedCopyBytes => "merged_copy_bytes",
     /// Writes given to a ring.
     RingWrites => "ring_writes",
     /// Calls of `io_uring_enter`.

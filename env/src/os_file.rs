@@ -15,7 +15,7 @@ use memmap2::Mmap;
 
 use crate::buffer::{ArenaPool, BufferPool};
 use crate::counters::{Count, Counters};
-use crate::sync::{Arc, AtomicU8, Mutex, OnceLock, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU8, Mutex, OnceLock, Ordering};
 use crate::sys::{Advice, FileStat, OpenMode, Sys, settled, uninterrupted};
 use crate::{Access, Buffer, Error, ErrorKind, Outcome, RandomAccessFile, Result};
 
@@ -151,6 +151,8 @@ pub(crate) struct OsFile {
     direct: Option<DirectAlign>,
     device: Arc<Device>,
     nowait: AtomicU8,
+    /// A read of several pieces of memory at once was refused.
+    unmerged: AtomicBool,
     /// The whole file, if it is read through a mapping.
     map: Option<Arc<Mmap>>,
 }
@@ -201,6 +203,7 @@ impl OsFile {
             direct,
             device: os.device(stat.device),
             nowait: AtomicU8::new(Latch::Unknown as u8),
+            unmerged: AtomicBool::new(false),
             map: None,
         })
     }
@@ -254,6 +257,19 @@ impl OsFile {
     /// ring: it is read by plain calls from now on.
     pub(crate) fn latch_unsupported(&self) {
         self.nowait.store(Latch::Unsupported as u8, Ordering::Relaxed);
+    }
+
+    /// Remembers that this file refused a read of several pieces of memory at once.
+    pub(crate) fn latch_unmerged(&self) {
+        self.unmerged.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one call may read to several pieces of memory, each of which fits such a read by
+    /// itself. Where memory must be aligned to more than offsets, the pieces may not be. Relaxed,
+    /// as above.
+    pub(crate) fn may_merge(&self) -> bool {
+        let aligned = self.direct.is_none_or(|align| align.memory as u64 <= align.offset);
+        aligned && !self.unmerged.load(Ordering::Relaxed)
     }
 
     /// Fails if the file cannot fill the range; to be asked before memory is made for it.

@@ -21,6 +21,7 @@ use breaker::Breaker;
 use kernel::Registered;
 use pool::Pool;
 use queue::RingQueue;
+use run::Merging;
 use writes::Writes;
 
 pub use builder::IoUringEnvBuilder;
@@ -40,6 +41,7 @@ mod pool;
 mod queue;
 mod reactor;
 mod ring;
+mod run;
 #[cfg(test)]
 mod scripted;
 mod setup;
@@ -60,6 +62,7 @@ pub(crate) struct Shared {
     ring_writes: bool,
     /// Memory that a ring is told of when it is first used.
     registered: Option<Arc<Registered>>,
+    merging: Merging,
 }
 
 /// The environment whose batched reads go to the kernel together, through io_uring.
@@ -146,6 +149,7 @@ impl IoUringEnv {
             nowait: options.nowait,
             ring_writes: options.write_path == WritePath::Reactor,
             registered,
+            merging: Merging { gap: options.merge_gap, limit: options.merge_limit },
         };
         Ok(Self { posix, shared: Arc::new(shared), rings, writes })
     }
@@ -166,12 +170,19 @@ impl IoUringEnv {
     }
 
     fn add_facts(&self, report: &mut EnvReport) {
-        let Shared { pool, breaker, max_in_flight, nowait, .. } = &*self.shared;
+        let Shared { pool, breaker, max_in_flight, nowait, merging, .. } = &*self.shared;
         report.fact("kernel", MachineFacts::read().kernel, None);
         let looks = *nowait && !self.posix.reads_direct();
         let first = if looks { "page cache first, misses" } else { "all" };
         let how = format!("{first} through a ring, at most {max_in_flight} at once per queue");
         report.fact("batched reads", how, None);
+        let Merging { gap, limit } = *merging;
+        let merged = if limit == 0 {
+            "no".to_owned()
+        } else {
+            format!("up to {limit} bytes, over gaps of up to {gap}")
+        };
+        report.fact("neighbouring ring reads merged", merged, None);
         for device in self.shared.os.devices() {
             let Chunk { bytes, driver_kib } = device.chunk();
             let value = format!("{:#x}: {} KiB", device.id(), bytes >> 10);

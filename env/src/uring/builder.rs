@@ -19,6 +19,8 @@ const FIXED_BUFFERS: RangeInclusive<usize> = Arena::UNIT..=1 << 30;
 const SQPOLL_IDLE_MS: RangeInclusive<u128> = 1..=60_000;
 /// With fewer processors than this, one that does nothing but poll is missed by what it polls for.
 const SQPOLL_CORES: usize = 8;
+const MERGE_GAP: RangeInclusive<usize> = 0..=64 << 10;
+const MERGE_LIMIT: RangeInclusive<usize> = 0..=512 << 10;
 
 /// Makes an [`IoUringEnv`] with other than the default options.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ pub struct IoUringEnvBuilder {
     pub(super) fixed_buffers: Option<usize>,
     pub(super) sqpoll: Option<Duration>,
     pub(super) allow_few_cores: bool,
+    pub(super) merge_gap: usize,
+    pub(super) merge_limit: usize,
 }
 
 impl Default for IoUringEnvBuilder {
@@ -55,6 +59,8 @@ impl Default for IoUringEnvBuilder {
             fixed_buffers: None,
             sqpoll: None,
             allow_few_cores: false,
+            merge_gap: 0,
+            merge_limit: 128 << 10,
         }
     }
 }
@@ -154,6 +160,24 @@ impl IoUringEnvBuilder {
         self
     }
 
+    /// Bytes that may lie between the pages of two reads that go to a ring as one, 0 to 64 KiB.
+    /// Default: 0, which merges what is on the same and on neighbouring pages. What lies between is
+    /// read for nobody; `merged_waste_bytes` counts it.
+    pub fn merge_gap(mut self, bytes: usize) -> Self {
+        self.merge_gap = bytes;
+        self
+    }
+
+    /// Bytes, at most, of reads of one file that follow one another closely and go to a ring as one
+    /// entry, 0 to 512 KiB. Default: 128 KiB; 0 merges none. A device that takes shorter reads sets
+    /// a lower limit. Each read keeps its own buffer and its own result; `merged_reads` counts
+    /// those that went with another. Memory registered by [`fixed_buffers`](Self::fixed_buffers)
+    /// is filled by such an entry like any other.
+    pub fn merge_limit(mut self, bytes: usize) -> Self {
+        self.merge_limit = bytes;
+        self
+    }
+
     /// Finds out whether io_uring works here, with a real read, and makes the rings. Takes a few
     /// milliseconds; up to 160 more where locked memory is short.
     pub fn build(self) -> Result<IoUringEnv, Unavailable> {
@@ -175,6 +199,8 @@ impl IoUringEnvBuilder {
                 return Err(Unavailable::TooFewCores { found: cores, needs: SQPOLL_CORES });
             }
         }
+        in_range("merge_gap", &self.merge_gap, &MERGE_GAP)?;
+        in_range("merge_limit", &self.merge_limit, &MERGE_LIMIT)?;
         self.rings.map_or(Ok(()), |rings| in_range("rings", &rings, &RINGS))
     }
 
@@ -215,6 +241,8 @@ mod tests {
             (IoUringEnv::builder().fixed_buffers(2 << 30), "fixed_buffers", "2147483648", fixed),
             (sqpoll(0), "sqpoll (milliseconds)", "0", "1 to 60000"),
             (sqpoll(60_001), "sqpoll (milliseconds)", "60001", "1 to 60000"),
+            (IoUringEnv::builder().merge_gap(65_537), "merge_gap", "65537", "0 to 65536"),
+            (IoUringEnv::builder().merge_limit(1 << 20), "merge_limit", "1048576", "0 to 524288"),
         ];
         for (builder, name, value, allowed) in wrong {
             let (value, allowed) = (value.to_owned(), allowed.to_owned());

@@ -249,6 +249,7 @@ fn restrict(ring: &IoUring, extras: &Extras, purpose: Purpose<'_>) -> bool {
     let mut allowed = match purpose {
         Purpose::Queues => vec![
             Restriction::sqe_op(opcode::Read::CODE),
+            Restriction::sqe_op(opcode::Readv::CODE),
             Restriction::sqe_op(opcode::Write::CODE),
             Restriction::sqe_op(opcode::Nop::CODE),
         ],
@@ -291,6 +292,9 @@ fn to_kernel(entry: &Entry, fixed: bool) -> io_uring::squeue::Entry {
             opcode::WriteFixed::new(fd, entry.start, entry.len, 0).offset(entry.offset).build()
         }
         Work::Read => opcode::Read::new(fd, entry.start, entry.len).offset(entry.offset).build(),
+        Work::ReadVectored => opcode::Readv::new(fd, entry.start.cast_const().cast(), entry.len)
+            .offset(entry.offset)
+            .build(),
         Work::Write => opcode::Write::new(fd, entry.start, entry.len).offset(entry.offset).build(),
         Work::StartWriteBack => opcode::SyncFileRange::new(fd, entry.len)
             .offset(entry.offset)

@@ -68,7 +68,7 @@ impl Lane {
         counters.add(Count::FixedUsed, u64::from(flight.knows(&entry)));
         // SAFETY: the caller's promise is the requirement.
         unsafe { flight.push(entry, counters) }
-        let reads = entry.work == Work::Read;
+        let reads = matches!(entry.work, Work::Read | Work::ReadVectored);
         counters.bump(if reads { Count::RingReads } else { Count::RingWrites });
     }
 

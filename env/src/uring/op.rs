@@ -47,6 +47,8 @@ pub(crate) struct Piece {
     reached: usize,
     /// Whether the last completion brought nothing new.
     stuck: bool,
+    /// It shares no entry with others.
+    pub(crate) alone: bool,
 }
 
 impl Op {
@@ -117,7 +119,7 @@ impl Op {
         self.outstanding = cuts.len();
         cuts.map(move |from| {
             let end = len.min(from + chunk);
-            Piece { op, from, end, reached: from, stuck: false }
+            Piece { op, from, end, reached: from, stuck: false, alone: false }
         })
     }
 
@@ -143,6 +145,35 @@ impl Op {
         piece.reached = piece.reached.max(reached);
         piece.from = self.aligned_down(piece.reached);
         !(was_stuck && piece.stuck)
+    }
+
+    /// Whether its memory is that of one piece alone.
+    pub(crate) fn is_sole(&self) -> bool {
+        self.outstanding == 1
+    }
+
+    /// Lends the memory, while its one piece is out of the ring. It must be put back.
+    pub(crate) fn lend(&mut self) -> Buffer {
+        assert!(self.is_sole(), "memory in flight is touched by nobody");
+        mem::replace(&mut self.memory, Buffer::zeroed(0))
+    }
+
+    /// Takes back the memory that was lent.
+    pub(crate) fn put_back(&mut self, memory: Buffer) {
+        self.memory = memory;
+    }
+
+    /// Bytes of the memory that have arrived, while its one piece is out of the ring.
+    pub(crate) fn arrived(&self, range: Range<usize>) -> &[u8] {
+        assert!(self.is_sole(), "memory in flight is touched by nobody");
+        &self.memory[range]
+    }
+
+    /// Takes the memory's address anew, before its one piece goes to a ring again: it may have
+    /// been touched in between.
+    pub(crate) fn reclaim(&mut self) {
+        assert!(self.is_sole(), "memory in flight is touched by nobody");
+        self.base = self.memory.as_mut_slice().as_mut_ptr();
     }
 
     /// A piece is done with, whole.

@@ -7,6 +7,8 @@
 //! or when `pop` finds nothing ready. Results are delivered in completion order, so the caller
 //! works on one while the others are in flight.
 //!
+//! Reads that lie next to each other in one file and go to the ring together are one entry.
+//!
 //! What a ring would not make faster, or cannot do, is read by plain calls: a single miss, files
 //! whose file system has no asynchronous reads, everything while no ring is free or the breaker is
 //! open, and whatever a ring failed to read.
@@ -14,7 +16,7 @@
 //! Invariants:
 //! * Every request completes exactly once, with its own result.
 //! * Memory in flight belongs to an operation in `ops`, which is taken apart only when no piece of
-//!   it is in a ring. Dropping the queue waits for that; leaking it leaks the memory and the ring.
+//!   it is in a ring, or to the run in `loads` that it is the waste of. Dropping the queue waits for that; leaking it leaks the memory and the ring.
 //! * At most a window of requests is issued or ready; the others are descriptions only.
 
 use std::collections::VecDeque;
@@ -23,6 +25,7 @@ use super::Shared;
 use super::lane::Lane;
 use super::op::{Op, Piece};
 use super::ring::Completed;
+use super::run::Load;
 use super::slots::Slots;
 use writes::RingWrites;
 
@@ -32,6 +35,7 @@ use crate::queue::run;
 use crate::sync::Arc;
 use crate::{Buffer, Completion, Error, IoQueue, RandomAccessFile, Request, Result};
 
+mod merging;
 mod ring_side;
 mod writes;
 
@@ -64,8 +68,8 @@ pub(crate) struct RingQueue {
     shared: Arc<Shared>,
     lane: Lane,
     ops: Slots<Op>,
-    /// Pieces that are in the ring, by the tag of their entry.
-    pieces: Slots<Piece>,
+    /// What is in the ring, by the tag of the entry.
+    loads: Slots<Load>,
     staged: VecDeque<Piece>,
     plain: VecDeque<Plain>,
     ready: VecDeque<(Completion, usize)>,
@@ -81,8 +85,8 @@ pub(crate) struct RingQueue {
     without_ring: bool,
     writes: RingWrites,
     completed: Vec<Completed>,
-    /// Pieces that left the ring, with their results, until they are judged.
-    answered: Vec<(Piece, i32)>,
+    /// What left the ring, with its result, until it is judged.
+    answered: Vec<(Load, i32)>,
 }
 
 impl IoQueue for RingQueue {
@@ -123,7 +127,7 @@ impl RingQueue {
             shared: Arc::clone(shared),
             lane: Lane::new(shared),
             ops: Slots::default(),
-            pieces: Slots::default(),
+            loads: Slots::default(),
             staged: VecDeque::new(),
             plain: VecDeque::new(),
             ready: VecDeque::new(),

@@ -20,6 +20,9 @@ pub(crate) type Errno = i32;
 pub(crate) enum Work {
     /// Fill the memory from the file.
     Read,
+    /// Fill several pieces of memory from one range of the file: `start` leads to a list of them
+    /// (`struct iovec`), which has `len` members.
+    ReadVectored,
     /// Write the memory to the file.
     Write,
     /// Start write-back of the range, which names no memory: a hint.
@@ -79,7 +82,8 @@ pub(crate) trait Ring: Send + Debug {
     ///
     /// The memory `entry.start..+entry.len` of a read must stay valid for writes, and be touched by
     /// nobody, until the completion of this entry was drained, or for ever if it never is; that of
-    /// a write must as long stay valid for reads, and be changed by nobody. The one exception: an
+    /// a write must as long stay valid for reads, and be changed by nobody. Of a vectored read the
+    /// list is like the memory of a write, and what it names like that of a read. The one exception: an
     /// entry that the kernel has not taken, by what [`Ring::enter`] returned, was never seen by it,
     /// and never will be if no `enter` with `submit` follows.
     unsafe fn push(&mut self, entry: Entry) -> bool;

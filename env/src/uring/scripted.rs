@@ -50,7 +50,10 @@ pub(crate) enum Entered {
 /// What a scripted ring has seen, shared with the test.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
+    /// Offset and length of every entry.
     pub(crate) entries: Vec<(u64, u32)>,
+    /// How many of them read to more than one piece of memory.
+    pub(crate) vectored: usize,
     pub(crate) enters: usize,
     /// How many completions each entering that waited asked for.
     pub(crate) waits: Vec<usize>,
@@ -180,9 +183,9 @@ impl ScriptedRing {
 
     fn complete(&mut self, entry: Entry, answer: Answer) {
         let want = match answer {
-            Answer::Bytes(n) | Answer::FailAfter(n, _) => n.min(entry.len as usize),
+            Answer::Bytes(n) | Answer::FailAfter(n, _) => n.min(bytes_of(&entry)),
             Answer::Fail(_) => 0,
-            _ => entry.len as usize,
+            _ => bytes_of(&entry),
         };
         let result = match answer {
             Answer::Fail(errno) => -errno,
@@ -208,12 +211,33 @@ impl ScriptedRing {
     }
 }
 
+/// Bytes that an entry asks for.
+pub(crate) fn bytes_of(entry: &Entry) -> usize {
+    match entry.work {
+        Work::ReadVectored => vectors_of(entry).iter().map(|vector| vector.iov_len).sum(),
+        _ => entry.len as usize,
+    }
+}
+
+/// The pieces of memory of a vectored read.
+#[expect(clippy::cast_ptr_alignment, reason = "the address is that of such a list")]
+fn vectors_of(entry: &Entry) -> Vec<libc::iovec> {
+    let list = entry.start.cast::<libc::iovec>();
+    let at = |n: u32| {
+        // SAFETY: the queue keeps the list valid and unchanged until the completion of the entry
+        // (contract of `Ring::push`), and it has `len` members.
+        unsafe { list.add(n as usize).read() }
+    };
+    (0..entry.len).map(at).collect()
+}
+
 /// Reads an entry's range into its memory, as the kernel would, and spoils what lies beyond the
 /// first `len` bytes: a queue that takes it for read is found out.
 fn transfer(entry: &Entry, len: usize) -> i32 {
     let offset = i64::try_from(entry.offset).expect("test files are small");
     match entry.work {
         Work::Read => {}
+        Work::ReadVectored => return transfer_each(entry, len),
         Work::Write => return write(entry, len, offset),
         Work::StartWriteBack => return 0,
     }
@@ -228,6 +252,27 @@ fn transfer(entry: &Entry, len: usize) -> i32 {
     // SAFETY: as above; `given` is at most the entry's length.
     unsafe { entry.start.add(given).write_bytes(0xDE, whole - given) };
     i32::try_from(given).expect("an entry is at most 512 KiB")
+}
+
+/// The same for each piece of memory of a vectored read.
+fn transfer_each(entry: &Entry, len: usize) -> i32 {
+    let (mut asked, mut given) = (0, 0);
+    for vector in vectors_of(entry) {
+        let piece = Entry {
+            work: Work::Read,
+            start: vector.iov_base.cast(),
+            len: u32::try_from(vector.iov_len).expect("a run is short"),
+            offset: entry.offset + asked as u64,
+            ..*entry
+        };
+        let got = transfer(&piece, len.saturating_sub(asked).min(vector.iov_len));
+        if got < 0 {
+            return got;
+        }
+        asked += vector.iov_len;
+        given += got;
+    }
+    given
 }
 
 /// Writes the first `len` bytes of an entry's memory, as the kernel would.
@@ -254,7 +299,9 @@ impl Ring for ScriptedRing {
         let in_flight = self.offered.len() + self.taken.len() + self.visible.len();
         assert!(in_flight <= 2 * self.capacity, "the completion side would overflow");
         let mut seen = self.seen.lock();
-        seen.entries.push((entry.offset, entry.len));
+        let len = u32::try_from(bytes_of(&entry)).expect("an entry is at most 512 KiB");
+        seen.entries.push((entry.offset, len));
+        seen.vectored += usize::from(entry.work == Work::ReadVectored);
         seen.in_flight_peak = seen.in_flight_peak.max(in_flight);
         true
     }

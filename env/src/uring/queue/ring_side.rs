@@ -1,6 +1,8 @@
 //! The side of the queue that faces the ring: turns at it, the verdict on each completion, and
 //! waiting for everything in flight when the queue goes away.
 
+use std::mem;
+
 use super::{RingQueue, WAIT_BATCH};
 use crate::counters::Count;
 use crate::os_file::OsFile;
@@ -8,6 +10,7 @@ use crate::sync::Arc;
 use crate::uring::lane::Turn;
 use crate::uring::op::Piece;
 use crate::uring::ring::{Completed, Entry, Work};
+use crate::uring::run::Load;
 use crate::uring::verdict::{Verdict, judge, retried, strains_the_breaker};
 use crate::{Error, ErrorKind, RandomAccessFile};
 
@@ -29,11 +32,11 @@ impl RingQueue {
             return;
         }
         while self.lane.has_room()
-            && let Some(piece) = self.staged.pop_front()
+            && let Some((load, entry)) = self.next_load()
         {
-            self.push_piece(piece);
+            self.push_load(load, entry);
         }
-        let mut completed = std::mem::take(&mut self.completed);
+        let mut completed = mem::take(&mut self.completed);
         let half = (self.lane.in_flight() / 2).clamp(1, WAIT_BATCH);
         let turn = self.lane.enter(if wait { half } else { 0 }, &mut completed);
         self.judge_all(&mut completed);
@@ -41,8 +44,8 @@ impl RingQueue {
             Turn::Done => {}
             Turn::TakenBack(keys) => {
                 for key in keys {
-                    let piece = self.pieces.remove(key).expect("offered entries have pieces");
-                    self.leave_piece(&piece, true);
+                    let load = self.loads.remove(key).expect("offered entries have loads");
+                    load.pieces().for_each(|piece| self.leave_piece(piece, true));
                 }
             }
             Turn::Broken => self.abandon(),
@@ -52,26 +55,37 @@ impl RingQueue {
         }
     }
 
-    fn push_piece(&mut self, piece: Piece) {
-        let op = self.ops.get_mut(piece.op).expect("operations under way are in the table");
-        let entry = Entry {
+    /// The entry that reads a piece.
+    pub(super) fn entry_of(&mut self, piece: &Piece) -> Entry {
+        let op = self.op(piece.op);
+        Entry {
             work: Work::Read,
             fd: op.raw_fd(),
-            start: op.address(&piece),
+            start: op.address(piece),
             len: u32::try_from(piece.end - piece.from).expect("a piece is at most one chunk"),
             offset: op.offset_of(piece.from),
-            user_data: self.pieces.insert(piece),
-        };
-        let os = &self.shared.os;
-        if os.wants_fixed() && op.file().direct().is_some() && !self.lane.knows(&entry) {
-            os.counters.bump(Count::FixedRefused);
+            user_data: 0,
         }
-        // SAFETY: the address is that of heap memory which the operation in `self.ops` owns and
-        // does not touch while the piece is outstanding. An operation is removed and taken apart
-        // only when nothing of it is outstanding, or after `abandon` leaked its memory. Dropping
-        // the queue waits for everything in flight or leaks it (`Drop`), unwinding included;
-        // a queue that is forgotten never frees anything. The same holds for the file, whose
-        // descriptor stays open.
+    }
+
+    /// Pushes the entry that was made for a load.
+    fn push_load(&mut self, load: Load, mut entry: Entry) {
+        if let Load::One(piece) = &load {
+            let op = self.ops.get_mut(piece.op).expect("operations under way are in the table");
+            let os = &self.shared.os;
+            if os.wants_fixed() && op.file().direct().is_some() && !self.lane.knows(&entry) {
+                os.counters.bump(Count::FixedRefused);
+            }
+        }
+        entry.user_data = self.loads.insert(load);
+        // SAFETY: the addresses are those of heap memory which operations in `self.ops` own and
+        // do not touch while a piece is outstanding, and those of a run's waste and of its list,
+        // which the run in `self.loads` owns and does not touch. An operation is removed and
+        // taken apart only when nothing of it is outstanding, or after `abandon` leaked its
+        // memory; a run only after its completion, or it is leaked too. Dropping the queue waits
+        // for everything in flight or leaks it (`Drop`), unwinding included; a queue that is
+        // forgotten never frees anything. The same holds for the file, whose descriptor stays
+        // open.
         unsafe { self.lane.push(entry) }
     }
 
@@ -81,7 +95,7 @@ impl RingQueue {
             self.abandon();
             return;
         }
-        let mut completed = std::mem::take(&mut self.completed);
+        let mut completed = mem::take(&mut self.completed);
         self.lane.peek(&mut completed);
         self.judge_all(&mut completed);
         if self.lane.is_spent() {
@@ -92,19 +106,22 @@ impl RingQueue {
     /// Acts upon completions that were collected before. All of them are out of flight before
     /// the first is judged: should judging panic, the queue's end waits for none of them.
     fn judge_all(&mut self, completed: &mut Vec<Completed>) {
-        let mut answered = std::mem::take(&mut self.answered);
+        let mut answered = mem::take(&mut self.answered);
         for done in completed.drain(..) {
-            if let Some(piece) = self.pieces.remove(done.user_data) {
+            if let Some(load) = self.loads.remove(done.user_data) {
                 self.lane.completed_one();
-                answered.push((piece, done.result));
+                answered.push((load, done.result));
             } else {
                 self.shared.os.counters.bump(Count::RingStale);
                 self.lane.spoil();
             }
         }
-        self.completed = std::mem::take(completed);
-        for (piece, result) in answered.drain(..) {
-            self.judge(piece, result);
+        self.completed = mem::take(completed);
+        for (load, result) in answered.drain(..) {
+            match load {
+                Load::One(piece) => self.judge(piece, result),
+                Load::Run(run) => self.judge_run(run, result),
+            }
         }
         self.answered = answered;
     }
@@ -160,11 +177,13 @@ impl RingQueue {
     /// Gives up a ring that owes answers: what is in flight is read again, into other memory.
     fn abandon(&mut self) {
         let mut hit = Vec::new();
-        for key in self.pieces.keys() {
-            let piece = self.pieces.remove(key).expect("just listed");
-            if !hit.contains(&piece.op) {
-                hit.push(piece.op);
+        for load in self.give_up_loads() {
+            for piece in load.pieces() {
+                if !hit.contains(&piece.op) {
+                    hit.push(piece.op);
+                }
             }
+            mem::forget(load);
         }
         self.staged.retain(|piece| !hit.contains(&piece.op));
         for key in hit {
@@ -173,6 +192,12 @@ impl RingQueue {
             self.line_up_plain(key, true);
         }
         self.lane.abandon();
+    }
+
+    /// What a broken ring may still use: to be leaked.
+    fn give_up_loads(&mut self) -> Vec<Load> {
+        let keys = self.loads.keys();
+        keys.into_iter().filter_map(|key| self.loads.remove(key)).collect()
     }
 }
 
@@ -184,7 +209,7 @@ impl Drop for RingQueue {
             let turn =
                 if self.lane.is_ours() { self.lane.enter(1, &mut completed) } else { Turn::Broken };
             for done in completed.drain(..) {
-                match self.pieces.remove(done.user_data) {
+                match self.loads.remove(done.user_data) {
                     Some(_) => self.lane.completed_one(),
                     None => self.lane.spoil(),
                 }
@@ -193,15 +218,15 @@ impl Drop for RingQueue {
                 Turn::Done => {}
                 Turn::TakenBack(keys) => {
                     for key in keys {
-                        self.pieces.remove(key);
+                        self.loads.remove(key);
                     }
                 }
                 Turn::Broken => {
-                    for key in self.pieces.keys() {
-                        let piece = self.pieces.remove(key).expect("just listed");
-                        if let Some(op) = self.ops.remove(piece.op) {
-                            std::mem::forget(op);
+                    for load in self.give_up_loads() {
+                        for piece in load.pieces() {
+                            mem::forget(self.ops.remove(piece.op));
                         }
+                        mem::forget(load);
                     }
                     self.lane.abandon();
                 }

@@ -1,7 +1,8 @@
 //! The queue over scripted rings: what a kernel does seldom, on order and every time.
 //!
 //! The page cache would answer most reads before a ring sees them, so the queues here make no
-//! NOWAIT reads, and the files are known to need none, unless a test is about them.
+//! NOWAIT reads, and the files are known to need none, unless a test is about them. Nor are reads
+//! merged, though most lie next to each other: what is tested for one entry holds for each.
 
 use std::path::PathBuf;
 
@@ -18,13 +19,17 @@ use crate::uring::Shared;
 use crate::uring::breaker::Breaker;
 use crate::uring::pool::Pool;
 use crate::uring::ring::Ring;
+use crate::uring::run::Merging;
 use crate::uring::scripted::{Answer, ScriptedRing, Seen};
 use crate::{Access, Buffer, IoQueue, RandomAccessFile, Request, Result};
 
 mod faults;
 mod limits;
+mod merged;
 mod nowait;
 mod writes;
+
+const UNMERGED: Merging = Merging { gap: 0, limit: 0 };
 
 /// A directory with files of known bytes, scripted system calls, and rings to order.
 pub(crate) struct Bench {
@@ -102,6 +107,7 @@ impl Bench {
             nowait: false,
             ring_writes: true,
             registered: None,
+            merging: UNMERGED,
         })
     }
 

@@ -5,7 +5,7 @@ use super::*;
 const ARENA: usize = 8 << 20;
 
 fn env_with(bytes: usize) -> IoUringEnv {
-    let builder = IoUringEnv::builder().rings(2).direct_reads(true);
+    let builder = IoUringEnv::builder().rings(2).direct_reads(true).merge_limit(0);
     builder.fixed_buffers(bytes).build().unwrap()
 }
 
@@ -118,7 +118,8 @@ fn many_threads_and_rings_share_one_registration() {
     }
     let dir = on_disk();
     let path = cold_file(&dir, "t", 256 * 4 * 4096);
-    let env = IoUringEnv::builder().rings(4).direct_reads(true).fixed_buffers(8 << 20);
+    let env =
+        IoUringEnv::builder().rings(4).direct_reads(true).merge_limit(0).fixed_buffers(8 << 20);
     let env = env.build().unwrap();
     let file = env.open(&path, Access::Random).unwrap();
     std::thread::scope(|scope| {

@@ -381,8 +381,8 @@ fn a_panic_over_one_answer_leaves_nothing_to_wait_for() {
     assert_eq!(queue.lane.in_flight(), 6);
     // The next to be answered: its memory stays, for the ring will write to it, but nobody finds
     // the operation.
-    let next = queue.pieces.keys()[0];
-    let lost = queue.pieces.get_mut(next).unwrap().op;
+    let next = queue.loads.keys()[0];
+    let lost = queue.loads.get_mut(next).unwrap().pieces().next().unwrap().op;
     std::mem::forget(queue.ops.remove(lost).unwrap());
     let pop_all = std::panic::AssertUnwindSafe(|| while queue.pop().is_some() {});
     std::panic::catch_unwind(pop_all).unwrap_err();

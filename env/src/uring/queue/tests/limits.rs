@@ -254,6 +254,7 @@ fn a_ring_that_cannot_be_replaced_costs_depth_and_no_reads() {
         nowait: false,
         ring_writes: false,
         registered: None,
+        merging: UNMERGED,
     });
     for _ in 0..3 {
         let ranges = pages(64);
