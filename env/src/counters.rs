@@ -110,6 +110,10 @@ counts! {
     SqpollSqes => "sqpoll_sqes",
     /// Calls that had to wake the poll thread.
     SqpollWakeups => "sqpoll_wakeups",
+    /// Reads given to a ring that asks the device for completions.
+    IopollReads => "iopoll_reads",
+    /// The same, refused by the device and done by a plain call.
+    IopollRefused => "iopoll_refused",
     /// Rings given up after a defect.
     RingRetired => "ring_retired",
     /// Writes given to the ring of the reactor, the thread that writes tables.

@@ -41,7 +41,7 @@ pub use queue::{Completion, IoQueue, Request, SerialQueue, read_batch};
 pub use report::{EnvReport, Fact};
 #[cfg(target_os = "linux")]
 pub use uring::{
-    IoUringEnv, IoUringEnvBuilder, MachineFacts, SelfTestStep, Unavailable, WritePath,
+    IoUringEnv, IoUringEnvBuilder, MachineFacts, Offer, SelfTestStep, Unavailable, WritePath,
 };
 
 // Environments for tests, and the suite that checks any environment.

@@ -31,6 +31,8 @@ mod chunk;
 mod device;
 mod direct;
 mod mapped;
+#[cfg(target_os = "linux")]
+pub(crate) mod polling;
 mod rw_file;
 mod write;
 

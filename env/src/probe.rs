@@ -14,7 +14,8 @@ use crate::counters::Counters;
 use crate::os_file::{Nowait, Os, OsFile};
 use crate::sync::Arc;
 use crate::sys::KernelSys;
-use crate::{Access, IoUringEnv, MachineFacts, Unavailable};
+use crate::uring::offers;
+use crate::{Access, IoUringEnv, MachineFacts, Offer, Unavailable};
 
 /// Pages of the temporary file; the ones looked at are far from each other.
 const PAGES: u64 = 64;
@@ -35,6 +36,8 @@ pub struct Diagnosis {
     pub machine: MachineFacts,
     /// Why io_uring is not available; `None` if it is.
     pub unavailable: Option<Unavailable>,
+    /// What would become of the options of `IoUringEnv` that not every machine can do.
+    pub offers: Vec<Offer>,
     /// The file system of the directory, such as `ext4`; `unknown (0x...)` for one not known here.
     pub file_system: String,
     /// What a NOWAIT read of a page does that is not in the page cache.
@@ -71,6 +74,7 @@ pub fn probe(dir: &Path) -> Diagnosis {
         dir: dir.to_path_buf(),
         machine: MachineFacts::read(),
         file_system: file_system_of(dir),
+        offers: offers(unavailable.as_ref()),
         advised,
         why: why.to_owned(),
         unavailable,
@@ -197,6 +201,9 @@ impl fmt::Display for Diagnosis {
             None => writeln!(f, "io_uring: available")?,
             Some(cause) => writeln!(f, "{cause}")?,
         }
+        for offer in &self.offers {
+            writeln!(f, "  option {offer}")?;
+        }
         writeln!(f, "file system of {}: {}", self.dir.display(), self.file_system)?;
         writeln!(f, "NOWAIT reads: {}", self.nowait)?;
         write!(f, "advised environment: {} ({})", self.advised, self.why)
@@ -221,6 +228,9 @@ mod tests {
         let text = found.to_string();
         assert!(text.contains("advised environment: "), "{text}");
         assert!(text.contains(&found.machine.kernel), "{text}");
+        for option in ["fixed_buffers", "sqpoll", "iopoll"] {
+            assert_eq!(text.matches(&format!("  option {option}: ")).count(), 1, "{text}");
+        }
     }
 
     #[test]

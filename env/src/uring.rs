@@ -26,6 +26,8 @@ use writes::Writes;
 
 pub use builder::IoUringEnvBuilder;
 pub use machine::MachineFacts;
+pub use offers::Offer;
+pub(crate) use offers::offers;
 pub use unavailable::{SelfTestStep, Unavailable};
 pub use writes::WritePath;
 
@@ -36,6 +38,7 @@ mod flight;
 mod kernel;
 mod lane;
 mod machine;
+mod offers;
 mod op;
 mod pool;
 mod queue;
@@ -55,6 +58,8 @@ mod writes;
 pub(crate) struct Shared {
     os: Arc<Os>,
     pool: Pool,
+    /// Rings for direct reads that ask the device for completions, if there are any.
+    asking: Option<Pool>,
     breaker: Breaker,
     max_in_flight: usize,
     nowait: bool,
@@ -129,7 +134,7 @@ impl IoUringEnv {
         let posix = PosixEnv::with_sys(sys, posix)
             .expect("direct reads and writes go together, and on Linux");
         assembled.register(options.fixed_buffers, posix.os());
-        let Assembled { pool, registered, plain_flags, facts: rings } = assembled;
+        let Assembled { pool, asking, registered, plain_flags, facts: rings } = assembled;
         let breaker = Breaker::default();
         // Who was refused rings a moment ago waits no second time.
         let patient = pool.shortfall().is_none();
@@ -144,6 +149,7 @@ impl IoUringEnv {
         let shared = Shared {
             os: Arc::clone(posix.os()),
             pool,
+            asking,
             breaker,
             max_in_flight: options.max_in_flight,
             nowait: options.nowait,
@@ -192,7 +198,7 @@ impl IoUringEnv {
             );
             report.fact("longest ring read on device", value, Some(why));
         }
-        self.rings.add_to(report, pool);
+        self.rings.add_to(report, pool, self.shared.asking.as_ref());
         let state = if breaker.is_open() { "open" } else { "closed" };
         let why = breaker.is_open().then(|| "rings kept failing reads".to_owned());
         report.fact("breaker", format!("{state}, level {}", breaker.level()), why);

@@ -6,7 +6,9 @@
 #[cfg(target_os = "linux")]
 use super::chunk::Chunk;
 #[cfg(target_os = "linux")]
-use crate::sync::OnceLock;
+use super::polling;
+#[cfg(target_os = "linux")]
+use crate::sync::{AtomicBool, OnceLock};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 
 /// Batches in a row that must agree before a verdict.
@@ -45,6 +47,12 @@ pub(crate) struct Device {
     votes: Mutex<Votes>,
     batches: AtomicU64,
     hit_rate: AtomicU64,
+    /// Whether it has queues that can be asked for completions.
+    #[cfg(target_os = "linux")]
+    polls: OnceLock<bool>,
+    /// It has, and yet a read on a ring that asks was refused.
+    #[cfg(target_os = "linux")]
+    refused_polling: AtomicBool,
     #[cfg(target_os = "linux")]
     chunk: OnceLock<Chunk>,
 }
@@ -57,6 +65,10 @@ impl Device {
             votes: Mutex::default(),
             batches: AtomicU64::new(0),
             hit_rate: AtomicU64::new(WHOLE),
+            #[cfg(target_os = "linux")]
+            polls: OnceLock::new(),
+            #[cfg(target_os = "linux")]
+            refused_polling: AtomicBool::new(false),
             #[cfg(target_os = "linux")]
             chunk: OnceLock::new(),
         }
@@ -71,6 +83,26 @@ impl Device {
     #[cfg(target_os = "linux")]
     pub(crate) fn chunk(&self) -> Chunk {
         *self.chunk.get_or_init(|| Chunk::of(self.id))
+    }
+
+    /// Whether it may be read by rings that ask it for completions. The first call asks the kernel.
+    /// Relaxed: a stale answer costs a read that is refused and done again.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn polls(&self) -> bool {
+        let has_queues = *self.polls.get_or_init(|| polling::polls(self.id));
+        has_queues && !self.refused_polling.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that it refused such a read.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn refuse_polling(&self) {
+        self.refused_polling.store(true, Ordering::Relaxed);
+    }
+
+    /// Has it pass for one that can be asked.
+    #[cfg(test)]
+    pub(crate) fn pretend_to_poll(&self) {
+        self.polls.get_or_init(|| true);
     }
 
     /// The verdict so far. Relaxed: it guards no other memory, and a stale one costs a hint.

@@ -5,7 +5,7 @@ use super::kernel::{
     Abilities, Extras, KernelRing, LADDER, PollThread, Registered, RingFlags, SetupError,
 };
 use super::machine::MachineFacts;
-use super::pool::Pool;
+use super::pool::{MakeRing, Pool};
 use super::ring::{Errno, Ring};
 use super::setup::{Detected, detect};
 use super::unavailable::Unavailable;
@@ -18,6 +18,8 @@ use crate::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Assembled {
     pub(super) pool: Pool,
+    /// Rings for direct reads that ask the device for completions.
+    pub(super) asking: Option<Pool>,
     /// Memory that rings are told of when they are first used.
     pub(super) registered: Option<Arc<Registered>>,
     /// Flags that this kernel takes for a ring without extras.
@@ -46,7 +48,8 @@ struct Fixed {
 pub(super) fn assemble(options: &IoUringEnvBuilder) -> Result<Assembled, Unavailable> {
     let entries = options.ring_entries;
     let cause = |error| Unavailable::from_setup(error, &MachineFacts::read());
-    let mut extras = Extras { fixed: options.fixed_buffers.is_some(), poll_thread: None };
+    let fixed = options.fixed_buffers.is_some();
+    let mut extras = Extras { fixed, ..Extras::default() };
     let Detected { mut ring, flags: plain_flags, abilities } = detect(entries, &extras)?;
     let (mut flags, mut abilities) = (plain_flags, abilities);
     if let Some(idle) = options.sqpoll {
@@ -61,13 +64,30 @@ pub(super) fn assemble(options: &IoUringEnvBuilder) -> Result<Assembled, Unavail
         poll_thread: extras.poll_thread.clone(),
         fixed: None,
     };
-    let make = move || {
+    let count = options.ring_count();
+    let pool = Pool::new(count, Some(Box::new(ring)), make(entries, flags, extras));
+    let pool = pool.map_err(cause)?;
+    let asking = options.iopoll.then(|| asking_pool(count, entries, plain_flags, fixed));
+    let asking = asking.transpose().map_err(cause)?;
+    Ok(Assembled { pool, asking, registered: None, plain_flags, facts })
+}
+
+/// Rings for direct reads that ask the device for completions.
+pub(super) fn asking_pool(
+    count: usize,
+    entries: u32,
+    flags: RingFlags,
+    fixed: bool,
+) -> Result<Pool, SetupError> {
+    let extras = Extras { fixed, asks_device: true, poll_thread: None };
+    Pool::new(count, None, make(entries, flags, extras))
+}
+
+fn make(entries: u32, flags: RingFlags, extras: Extras) -> Box<MakeRing> {
+    Box::new(move || {
         let (ring, _) = KernelRing::new(entries, flags, &extras)?;
         Ok(Box::new(ring) as Box<dyn Ring>)
-    };
-    let pool = Pool::new(options.ring_count(), Some(Box::new(ring)), Box::new(make));
-    let pool = pool.map_err(cause)?;
-    Ok(Assembled { pool, registered: None, plain_flags, facts })
+    })
 }
 
 impl Assembled {
@@ -84,7 +104,7 @@ impl Assembled {
 }
 
 impl RingFacts {
-    pub(super) fn add_to(&self, report: &mut EnvReport, pool: &Pool) {
+    pub(super) fn add_to(&self, report: &mut EnvReport, pool: &Pool, asking: Option<&Pool>) {
         let made = format!("{} of {}", pool.size(), pool.asked());
         report.fact("rings", made, pool.shortfall().map(|error| reason(error.errno())));
         report.fact("ring entries", self.entries.to_string(), None);
@@ -101,6 +121,11 @@ impl RingFacts {
             );
             report.fact("submission", what, None);
         }
+        if let Some(pool) = asking {
+            let made = format!("{} of {}", pool.size(), pool.asked());
+            let why = pool.shortfall().map(|error| reason(error.errno()));
+            report.fact("rings that ask the device", made, why);
+        }
         if let Some(Fixed { asked, got }) = self.fixed {
             let whole = asked / Arena::UNIT * Arena::UNIT;
             let less = got.is_ok_and(|got| got < whole).then_some(libc::ENOMEM);
@@ -111,7 +136,7 @@ impl RingFacts {
 }
 
 /// Why something was refused.
-fn reason(errno: Errno) -> String {
+pub(super) fn reason(errno: Errno) -> String {
     match errno {
         libc::ENOMEM => "the limit of locked memory".to_owned(),
         errno => std::io::Error::from_raw_os_error(errno).to_string(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{IoUringEnv, Unavailable, WritePath};
 use crate::buffer::Arena;
+use crate::os_file::polling;
 use crate::sync::Arc;
 use crate::sys::KernelSys;
 
@@ -18,7 +19,7 @@ const WRITE_BUDGET: RangeInclusive<usize> = 256 << 10..=64 << 30;
 const FIXED_BUFFERS: RangeInclusive<usize> = Arena::UNIT..=1 << 30;
 const SQPOLL_IDLE_MS: RangeInclusive<u128> = 1..=60_000;
 /// With fewer processors than this, one that does nothing but poll is missed by what it polls for.
-const SQPOLL_CORES: usize = 8;
+pub(super) const SQPOLL_CORES: usize = 8;
 const MERGE_GAP: RangeInclusive<usize> = 0..=64 << 10;
 const MERGE_LIMIT: RangeInclusive<usize> = 0..=512 << 10;
 
@@ -43,6 +44,7 @@ pub struct IoUringEnvBuilder {
     pub(super) allow_few_cores: bool,
     pub(super) merge_gap: usize,
     pub(super) merge_limit: usize,
+    pub(super) iopoll: bool,
 }
 
 impl Default for IoUringEnvBuilder {
@@ -61,6 +63,7 @@ impl Default for IoUringEnvBuilder {
             allow_few_cores: false,
             merge_gap: 0,
             merge_limit: 128 << 10,
+            iopoll: false,
         }
     }
 }
@@ -178,6 +181,21 @@ impl IoUringEnvBuilder {
         self
     }
 
+    /// Reads direct files on rings of their own that ask the device for completions instead of
+    /// waiting for its interrupts. Default: off.
+    ///
+    /// Whoever waits for such a read takes all of a processor. Needs `direct_reads`, and a disk
+    /// whose driver has queues for it, or the environment is not built
+    /// ([`Unavailable::NoPollQueues`]): the module parameter `poll_queues` of `nvme` makes
+    /// them. There are as many such rings as others. Files on other devices are read as without the
+    /// option; together with reads of the first kind, in the same batch, by plain calls.
+    /// `iopoll_reads` counts what such rings were given, `iopoll_refused` what the device would
+    /// not take all the same, after which that device is left alone.
+    pub fn iopoll(mut self, on: bool) -> Self {
+        self.iopoll = on;
+        self
+    }
+
     /// Finds out whether io_uring works here, with a real read, and makes the rings. Takes a few
     /// milliseconds; up to 160 more where locked memory is short.
     pub fn build(self) -> Result<IoUringEnv, Unavailable> {
@@ -201,7 +219,23 @@ impl IoUringEnvBuilder {
         }
         in_range("merge_gap", &self.merge_gap, &MERGE_GAP)?;
         in_range("merge_limit", &self.merge_limit, &MERGE_LIMIT)?;
+        if self.iopoll {
+            self.check_iopoll(&polling::disks())?;
+        }
         self.rings.map_or(Ok(()), |rings| in_range("rings", &rings, &RINGS))
+    }
+
+    /// Whether `iopoll` makes sense with the other options and these disks.
+    fn check_iopoll(&self, disks: &[(String, bool)]) -> Result<(), Unavailable> {
+        if !self.direct_reads {
+            let (value, allowed) = ("true".to_owned(), "true only with direct_reads".to_owned());
+            return Err(Unavailable::InvalidOption { name: "iopoll", value, allowed });
+        }
+        if disks.iter().any(|(_, polls)| *polls) {
+            return Ok(());
+        }
+        let disks = disks.iter().map(|(name, _)| name.clone()).collect();
+        Err(Unavailable::NoPollQueues { disks })
     }
 
     /// How many rings to make.
@@ -249,6 +283,23 @@ mod tests {
             let expected = Unavailable::InvalidOption { name, value, allowed };
             assert_eq!(builder.build().unwrap_err(), expected);
         }
+    }
+
+    /// URING-37
+    #[test]
+    fn asking_the_device_needs_direct_reads_and_a_disk_that_can_be_asked() {
+        let disks = |polls| [("sda".to_owned(), false), ("vdb".to_owned(), polls)];
+        let direct = IoUringEnv::builder().iopoll(true).direct_reads(true);
+        assert_eq!(direct.check_iopoll(&disks(true)), Ok(()));
+        let refused = direct.check_iopoll(&disks(false)).unwrap_err();
+        let named = vec!["sda".to_owned(), "vdb".to_owned()];
+        assert_eq!(refused, Unavailable::NoPollQueues { disks: named });
+        let text = refused.to_string();
+        for part in ["sda, vdb", "nvme.poll_queues", "iopoll"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let buffered = IoUringEnv::builder().iopoll(true).check_iopoll(&disks(true)).unwrap_err();
+        assert!(buffered.to_string().contains("only with direct_reads"), "{buffered}");
     }
 
     #[test]

@@ -79,6 +79,9 @@ pub(crate) struct Extras {
     pub(crate) fixed: bool,
     /// The thread that takes the entries of queues.
     pub(crate) poll_thread: Option<Arc<PollThread>>,
+    /// Rings for direct reads only, whose completions the device is asked for: it sends no
+    /// interrupts, and waiting takes all of the processor that waits.
+    pub(crate) asks_device: bool,
 }
 
 /// Who uses a ring, and what it needs besides.
@@ -128,7 +131,7 @@ impl KernelRing {
             Purpose::Queues => extras.poll_thread.clone(),
             Purpose::Reactor { .. } => None,
         };
-        let ring = set_up(entries, flags, poll_thread.as_deref())?;
+        let ring = set_up(entries, flags, poll_thread.as_deref(), extras.asks_device)?;
         let mut probe = Probe::new();
         let opcodes = ring.submitter().register_probe(&mut probe).is_ok().then(|| {
             probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Nop::CODE)
@@ -218,6 +221,7 @@ fn set_up(
     entries: u32,
     flags: RingFlags,
     poll_thread: Option<&PollThread>,
+    asks_device: bool,
 ) -> Result<IoUring, SetupError> {
     // The poll thread says that it took entries only after it has begun all that it found, when
     // some may be answered and others pushed in their place. So there is room for both.
@@ -239,6 +243,9 @@ fn set_up(
     }
     if let Some(thread) = poll_thread {
         builder.setup_sqpoll(thread.idle_ms()).setup_attach_wq(thread.fd());
+    }
+    if asks_device {
+        builder.setup_iopoll();
     }
     builder.build(places).map_err(|e| SetupError::Setup(errno_of(&e)))
 }
@@ -347,7 +354,9 @@ impl Ring for KernelRing {
     }
 
     fn knows(&self, entry: &Entry) -> bool {
-        self.known.holds(entry.start, entry.len as usize)
+        // Of a vectored read the entry names a list, which is in nobody's registered memory.
+        entry.work != Work::ReadVectored
+            && self.known.holds(entry.start, entry.len as usize)
     }
 
     unsafe fn push(&mut self, entry: Entry) -> bool {

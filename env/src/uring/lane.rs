@@ -3,7 +3,7 @@
 
 use super::Shared;
 use super::flight::{Flight, Tally, Want};
-use super::pool::Taken;
+use super::pool::{Pool, Taken};
 use super::ring::{Completed, Entry, Work};
 use crate::counters::Count;
 use crate::sync::Arc;
@@ -23,11 +23,13 @@ const TALLY: Tally = Tally {
 pub(crate) struct Lane {
     shared: Arc<Shared>,
     taken: Option<(Flight, usize)>,
+    /// The ring that is held asks the device for completions.
+    asks_device: bool,
 }
 
 impl Lane {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared), taken: None }
+        Self { shared: Arc::clone(shared), taken: None, asks_device: false }
     }
 
     /// Entries pushed and not completed.
@@ -35,10 +37,14 @@ impl Lane {
         self.taken.as_ref().map_or(0, |(flight, _)| flight.in_flight())
     }
 
-    /// Takes a ring from the pool unless one is held already; false if there is none.
-    pub(crate) fn open(&mut self) -> bool {
+    /// Takes a ring from the pool unless one is held already; false if there is none. With
+    /// `asking` one that asks the device for completions, if such a one is free.
+    pub(crate) fn open(&mut self, asking: bool) -> bool {
         if self.taken.is_none() {
-            let taken = self.shared.pool.take();
+            let pool = self.shared.asking.as_ref().filter(|_| asking);
+            let asks = pool.and_then(Pool::take);
+            self.asks_device = asks.is_some();
+            let taken = asks.or_else(|| self.shared.pool.take());
             self.taken = taken.map(|Taken { ring, place }| (Flight::new(ring, TALLY), place));
             if let (Some((flight, _)), Some(memory)) = (&mut self.taken, &self.shared.registered) {
                 flight.learn(memory);
@@ -70,6 +76,7 @@ impl Lane {
         unsafe { flight.push(entry, counters) }
         let reads = matches!(entry.work, Work::Read | Work::ReadVectored);
         counters.bump(if reads { Count::RingReads } else { Count::RingWrites });
+        counters.add(Count::IopollReads, u64::from(self.asks_device));
     }
 
     /// Offers what was pushed. With a `want` above 0, which is at most what is in flight, the
@@ -116,15 +123,22 @@ impl Lane {
         let Some((flight, place)) = self.taken.take() else { return };
         let spoiled = flight.is_spoiled();
         let taken = Taken { ring: flight.into_ring(), place };
-        if !self.shared.pool.is_ours() {
+        let asking = self.shared.asking.as_ref().filter(|_| self.asks_device);
+        let pool = asking.unwrap_or(&self.shared.pool);
+        if !pool.is_ours() {
             // A forked child: the ring's memory is not here, and may be something else by now.
             std::mem::forget(taken);
         } else if spoiled {
             self.shared.os.counters.bump(Count::RingRetired);
-            self.shared.pool.retire(taken);
+            pool.retire(taken);
         } else {
-            self.shared.pool.give_back(taken);
+            pool.give_back(taken);
         }
+    }
+
+    /// Whether a ring is held that takes nothing but direct reads of devices that can be asked.
+    pub(crate) fn asks_device(&self) -> bool {
+        self.taken.is_some() && self.asks_device
     }
 
     /// Whether the ring should be given up now.

@@ -16,6 +16,7 @@ use crate::{Buffer, Request, read_batch};
 mod denied;
 mod fixed;
 mod fork;
+mod iopoll;
 mod merged;
 mod sqpoll;
 mod storms;

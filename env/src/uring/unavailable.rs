@@ -66,6 +66,11 @@ pub enum Unavailable {
         /// From how many on it is done unasked.
         needs: usize,
     },
+    /// No disk can be asked for completions ([`iopoll`](crate::IoUringEnvBuilder::iopoll)).
+    NoPollQueues {
+        /// The disks that there are.
+        disks: Vec<String>,
+    },
     /// A ring could be set up but does not work, as under a filter that allows the setup only.
     SelfTest {
         /// What was tried.
@@ -140,6 +145,10 @@ impl Unavailable {
             Self::TooFewCores { found, needs } => {
                 format!("option sqpoll needs {needs} processors, and this process has {found}")
             }
+            Self::NoPollQueues { disks } => {
+                let disks = if disks.is_empty() { "none".to_owned() } else { disks.join(", ") };
+                format!("option iopoll needs a disk with poll queues; the disks are: {disks}")
+            }
             Self::SelfTest { step, errno: 0 } => {
                 format!("the self-test ({step:?}) gave wrong bytes")
             }
@@ -183,6 +192,10 @@ impl Unavailable {
                     .into()
             }
             Self::InvalidOption { .. } => "correct the option".into(),
+            Self::NoPollQueues { .. } => "a driver makes poll queues when it is told to: boot with \
+                 nvme.poll_queues=N (virtio_blk.poll_queues=N), after which \
+                 /sys/block/*/queue/io_poll is 1; or leave the option out"
+                .into(),
             Self::TooFewCores { .. } => "the poll thread takes a processor for itself, which the \
                  threads that use the rings would miss. Leave the option out, or say \
                  allow_few_cores(true) to measure it all the same"

@@ -22,7 +22,9 @@ impl RingQueue {
             self.abandon();
             return;
         }
-        if !self.lane.open() {
+        let first = self.staged.front().map(|piece| piece.op);
+        let asking = first.is_some_and(|op| self.can_be_asked(op));
+        if !self.lane.open(asking) {
             self.without_ring = true;
             self.shared.os.counters.bump(Count::PoolEmpty);
             let pieces: Vec<Piece> = self.staged.drain(..).collect();
@@ -31,9 +33,9 @@ impl RingQueue {
             }
             return;
         }
-        while self.lane.has_room()
-            && let Some((load, entry)) = self.next_load()
-        {
+        while self.lane.has_room() {
+            self.leave_what_cannot_be_asked();
+            let Some((load, entry)) = self.next_load() else { break };
             self.push_load(load, entry);
         }
         let mut completed = mem::take(&mut self.completed);
@@ -52,6 +54,27 @@ impl RingQueue {
         }
         if self.lane.is_spent() {
             self.lane.close();
+        }
+    }
+
+    /// Whether a ring that asks the device for completions may read for an operation.
+    fn can_be_asked(&mut self, op: u64) -> bool {
+        if self.shared.asking.is_none() {
+            return false;
+        }
+        let file = self.op(op).file();
+        file.direct().is_some() && file.device().polls()
+    }
+
+    /// Takes what is staged first out of line until it is something that the ring which is held
+    /// can read.
+    fn leave_what_cannot_be_asked(&mut self) {
+        while self.lane.asks_device()
+            && let Some(first) = self.staged.front().map(|piece| piece.op)
+            && !self.can_be_asked(first)
+            && let Some(piece) = self.staged.pop_front()
+        {
+            self.leave_piece(&piece, true);
         }
     }
 
@@ -129,6 +152,7 @@ impl RingQueue {
     fn judge(&mut self, mut piece: Piece, result: i32) {
         let shared = Arc::clone(&self.shared);
         let counters = &shared.os.counters;
+        let asked_device = self.lane.asks_device();
         let op = self.op(piece.op);
         let asked = op.asked(&piece);
         match judge(asked, result) {
@@ -155,6 +179,11 @@ impl RingQueue {
                 if strains_the_breaker(errno) && shared.breaker.fault() {
                     counters.bump(Count::BreakerOpened);
                 }
+                self.leave_piece(&piece, true);
+            }
+            Verdict::Unsupported if asked_device => {
+                counters.bump(Count::IopollRefused);
+                op.file().device().refuse_polling();
                 self.leave_piece(&piece, true);
             }
             Verdict::Unsupported => {

@@ -23,6 +23,7 @@ use crate::uring::run::Merging;
 use crate::uring::scripted::{Answer, ScriptedRing, Seen};
 use crate::{Access, Buffer, IoQueue, RandomAccessFile, Request, Result};
 
+mod asking;
 mod faults;
 mod limits;
 mod merged;
@@ -102,6 +103,7 @@ impl Bench {
         Arc::new(Shared {
             os,
             pool,
+            asking: None,
             breaker,
             max_in_flight: 64,
             nowait: false,

@@ -158,7 +158,7 @@ impl RingWrites {
     }
 
     fn open(&mut self) -> bool {
-        let open = self.lane.open();
+        let open = self.lane.open(false);
         if !open {
             self.shared.os.counters.bump(Count::PoolEmpty);
         }

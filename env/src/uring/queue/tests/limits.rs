@@ -249,6 +249,7 @@ fn a_ring_that_cannot_be_replaced_costs_depth_and_no_reads() {
     let shared = Arc::new(Shared {
         os,
         pool,
+        asking: None,
         breaker: Breaker::default(),
         max_in_flight: 64,
         nowait: false,
