@@ -185,7 +185,8 @@ fn be_poor(limit: u64, file: &Path) {
 /// What may not be locked is not registered, which is no error and stays visible.
 fn have_memory_registered(file: &Path) {
     let builder = IoUringEnv::builder().rings(1).direct_reads(true).write_path(WritePath::Caller);
-    let Ok(env) = builder.fixed_buffers(64 << 20).build() else { return };
+    let builder = builder.fixed_buffers(64 << 20).merge_limit(0);
+    let Ok(env) = builder.build() else { return };
     let limit = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
     let text = env.report().to_string();
     assert!(text.contains("of 65536 KiB (the limit of locked memory)"), "{text}");

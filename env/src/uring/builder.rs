@@ -138,7 +138,9 @@ impl IoUringEnvBuilder {
     /// the last buffer in it, so it counts against `RLIMIT_MEMLOCK`: where that is too low, a half
     /// or less is registered, or nothing. A buffer that a caller or a cache keeps is one fewer for
     /// the next read; when all are in use, reads go on with other memory. `fixed_used` counts the
-    /// one, `fixed_refused` the other, and the report says how much is registered.
+    /// one, `fixed_refused` the other, and the report says how much is registered. Reads that are
+    /// merged into one entry ([`merge_limit`](Self::merge_limit)) fill such memory too, but do not
+    /// use that it is registered, and count as neither.
     pub fn fixed_buffers(mut self, bytes: usize) -> Self {
         self.fixed_buffers = Some(bytes);
         self
