@@ -9,6 +9,7 @@
 //! ```
 
 use std::hint::black_box;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,28 +40,60 @@ fn units(duration: Duration) -> u64 {
         / u64::try_from(best.as_nanos()).unwrap_or(1).max(1)
 }
 
+/// The times of one table.
+#[derive(Clone, Copy)]
+struct Took {
+    /// Until every byte was with the operating system.
+    written: Duration,
+    /// Until the table was on the medium.
+    synced: Duration,
+}
+
 fn write_table(
     env: &dyn Env,
     path: &Path,
     block: &[u8],
     blocks: usize,
     units: u64,
-) -> treering_env::Result<Duration> {
+) -> treering_env::Result<Took> {
     let begun = Instant::now();
     let mut file = env.create(path, FileKind::Table)?;
     for _ in 0..blocks {
         work(units);
         file.append(block)?;
     }
+    file.flush()?;
+    let written = begun.elapsed();
     file.finish()?;
-    let took = begun.elapsed();
+    let synced = begun.elapsed();
     env.remove(path)?;
-    Ok(took)
+    Ok(Took { written, synced })
 }
 
-fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+/// The same with plain writes, and nothing that starts the write-back before the sync.
+fn write_plainly(path: &Path, block: &[u8], blocks: usize, units: u64) -> std::io::Result<Took> {
+    let begun = Instant::now();
+    let mut file = std::fs::File::create(path)?;
+    for _ in 0..blocks {
+        work(units);
+        file.write_all(block)?;
+    }
+    let written = begun.elapsed();
+    file.sync_all()?;
+    let synced = begun.elapsed();
+    std::fs::remove_file(path)?;
+    Ok(Took { written, synced })
+}
+
+fn median<T: PartialOrd + Copy>(mut values: Vec<T>) -> T {
+    values.sort_by(|a, b| a.partial_cmp(b).expect("times and their ratios are numbers"));
+    values[values.len() / 2]
+}
+
+/// How many times as fast `ours` are as `base`: the median of the pairs of one turn.
+fn ratio(base: &[Took], ours: &[Took], of: impl Fn(&Took) -> Duration) -> f64 {
+    let pairs = base.iter().zip(ours).map(|(base, ours)| of(base).div_duration_f64(of(ours)));
+    median(pairs.collect())
 }
 
 #[expect(clippy::print_stdout, reason = "a program for people to read")]
@@ -73,34 +106,54 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let units = units(Duration::from_micros(micros));
     let block: Vec<u8> = (0..BLOCK).map(|i| u8::try_from(i % 251).unwrap_or(0)).collect();
 
-    let ring = |path| IoUringEnv::builder().rings(1).write_path(path).build();
-    let arms: [(&str, Arc<dyn Env>); 4] = [
+    let ring = || IoUringEnv::builder().rings(1);
+    let arms: [(&str, Arc<dyn Env>); 7] = [
         ("posix", Arc::new(PosixEnv::new())),
-        ("io_uring, Caller", Arc::new(ring(WritePath::Caller)?)),
-        ("io_uring, Auto", Arc::new(ring(WritePath::Auto)?)),
-        ("io_uring, Reactor", Arc::new(ring(WritePath::Reactor)?)),
+        ("posix direct", Arc::new(PosixEnv::builder().direct_writes(true).build()?)),
+        ("io_uring, Caller", Arc::new(ring().write_path(WritePath::Caller).build()?)),
+        ("io_uring, no early", Arc::new(ring().early_sync(None).build()?)),
+        ("io_uring, Auto", Arc::new(ring().build()?)),
+        ("io_uring, Reactor", Arc::new(ring().write_path(WritePath::Reactor).build()?)),
+        ("io_uring, direct", Arc::new(ring().direct_writes(true).build()?)),
     ];
     let path = Path::new(&dir).join("table_output.tmp");
+    let mut plain = Vec::new();
     let mut times = vec![Vec::new(); arms.len()];
     for _ in 0..repeats {
+        plain.push(write_plainly(&path, &block, blocks, units)?);
         for ((_, env), times) in arms.iter().zip(&mut times) {
             times.push(write_table(&**env, &path, &block, blocks, units)?);
         }
     }
     println!("{mib} MiB in blocks of 256 KiB, {micros} us of work each; medians of {repeats}");
-    let base = median(&mut times[1]).as_secs_f64();
-    for ((name, env), times) in arms.iter().zip(&mut times) {
-        let (middle, report) = (median(times).as_secs_f64(), env.report());
+    println!(
+        "{:18} {:>10}  throughput of posix, of plain {:>12}  of posix",
+        "", "ms", "unsynced ms"
+    );
+    let posix = &times[0];
+    let show = |name: &str, ours: &[Took], notes: &str| {
+        let millis =
+            |of: fn(&Took) -> Duration| median(ours.iter().map(of).collect()).as_secs_f64() * 1e3;
         println!(
-            "{name:<18} {:7.1} ms, {:.2} of Caller; {:?}; {} writes by the reactor, {} taken back, \
-             at most {} in flight",
-            middle * 1e3,
-            middle / base,
-            times.iter().map(Duration::as_millis).collect::<Vec<_>>(),
+            "{name:<18} {:10.1}  {:>19.2} {:>9.2} {:>12.1} {:>9.2}{notes}",
+            millis(|took| took.synced),
+            ratio(posix, ours, |took| took.synced),
+            ratio(&plain, ours, |took| took.synced),
+            millis(|took| took.written),
+            ratio(posix, ours, |took| took.written),
+        );
+    };
+    show("plain writes", &plain, "");
+    for ((name, env), times) in arms.iter().zip(&times) {
+        let report = env.report();
+        let notes = format!(
+            "  ({} writes by the reactor, {} taken back, {} in flight, {} early syncs)",
             report.counter("reactor_writes"),
             report.counter("taken_back"),
             report.counter("reactor_in_flight_peak"),
+            report.counter("early_syncs"),
         );
+        show(name, times, &notes);
     }
     Ok(())
 }

@@ -134,6 +134,10 @@ counts! {
     ReactorCqes => "reactor_cqes",
     /// Hints to start write-back that went through the reactor's ring.
     ReactorRangeFlushes => "reactor_range_flushes",
+    /// Flushes to the medium that the reactor began while their table was still being written.
+    EarlySyncs => "early_syncs",
+    /// The same, cancelled or refused and ignored: the sync at the end says what counts.
+    EarlySyncFailed => "early_sync_failed",
     /// The most entries that one enter of the reactor gave to the kernel.
     ReactorSqesPerEnterPeak => "reactor_sqes_per_enter_peak",
     /// Writes handed over and made by their owner, because the reactor had not taken them yet.

@@ -1,7 +1,7 @@
 //! The one place that names the primitives of shared state, so that a model checker's can be put
 //! in their stead by editing this file alone.
 
-pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use std::sync::{Arc, OnceLock};
 

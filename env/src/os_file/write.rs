@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::process;
 
 use super::{DirectAlign, Os};
 use crate::counters::Count;
-use crate::sync::{AtomicBool, Mutex, OnceLock, Ordering};
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, OnceLock, Ordering};
 use crate::sys::{settled, uninterrupted};
 use crate::{Error, ErrorKind, Result};
 
@@ -84,10 +85,13 @@ fn no_progress(op: &'static str, path: &Path, len: usize) -> Error {
 ///   would succeed without having written anything.
 /// * Flushes of one descriptor run one at a time: the kernel reports an error once, and of two
 ///   flushes at once the one that did not get it would take the other's lost pages for durable.
+///   That holds for a flush begun early, on another thread, as well: who syncs waits for its end.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     failed: OnceLock<Error>,
-    one_at_a_time: Mutex<()>,
+    /// The process whose early flush is under way. Held while a flush runs on the caller.
+    early: Mutex<Option<u32>>,
+    early_ended: Condvar,
     size_changed: AtomicBool,
 }
 
@@ -108,10 +112,41 @@ impl Durability {
         self.size_changed.store(true, Ordering::Release);
     }
 
+    /// Whether a flush of the data may begin now, apart from the caller. If so it is under way until
+    /// [`Durability::end_early`] says how it ended. Never waits.
+    pub(crate) fn begin_early(&self) -> bool {
+        match self.early.try_lock() {
+            Some(mut early) if early.is_none() && self.failed.get().is_none() => {
+                *early = Some(process::id());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends a flush that was begun early. Its failure is the file's, and known to whoever waits.
+    pub(crate) fn end_early(&self, failure: Option<Error>) {
+        if let Some(error) = failure {
+            self.fail(error);
+        }
+        *self.early.lock() = None;
+        self.early_ended.notify_all();
+    }
+
+    /// Waits until no early flush is under way. That of another process, which was copied when it
+    /// forked, is not waited for: nobody here would end it.
+    pub(crate) fn await_early(&self) -> MutexGuard<'_, Option<u32>> {
+        let mut early = self.early.lock();
+        while early.is_some_and(|process| process == process::id()) {
+            self.early_ended.wait(&mut early);
+        }
+        early
+    }
+
     /// Flushes what was written before the call: data only, unless the size has changed since the
     /// last flush or `full` asks for everything.
     pub(crate) fn sync(&self, os: &Os, fd: &OwnedFd, path: &Path, full: bool) -> Result<()> {
-        let _turn = self.one_at_a_time.lock();
+        let _turn = self.await_early();
         self.check()?;
         let full = self.size_changed.swap(false, Ordering::AcqRel) || full;
         os.counters.bump(Count::Syncs);
@@ -122,5 +157,31 @@ impl Durability {
             os.counters.bump(Count::FullSyncs);
         }
         flushed.map_err(|errno| self.fail(Error::from_errno(errno, "sync", path)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_early_flush_is_one_at_a_time_and_none_begins_for_a_file_that_failed() {
+        let durability = Durability::default();
+        assert!(durability.begin_early());
+        assert!(!durability.begin_early());
+        durability.end_early(None);
+        assert!(durability.begin_early());
+        let error = Error::new(ErrorKind::Other, "sync", Path::new("f"), "lost");
+        durability.end_early(Some(error));
+        assert!(!durability.begin_early());
+        assert_eq!(durability.check().unwrap_err().op(), "sync");
+    }
+
+    /// LIFE-01: nobody in a forked child would ever end it.
+    #[test]
+    fn the_early_flush_of_another_process_is_not_waited_for() {
+        let durability = Durability::default();
+        *durability.early.lock() = Some(process::id() + 1);
+        drop(durability.await_early());
     }
 }

@@ -22,6 +22,7 @@ const SQPOLL_IDLE_MS: RangeInclusive<u128> = 1..=60_000;
 pub(super) const SQPOLL_CORES: usize = 8;
 const MERGE_GAP: RangeInclusive<usize> = 0..=64 << 10;
 const MERGE_LIMIT: RangeInclusive<usize> = 0..=512 << 10;
+const EARLY_SYNC: RangeInclusive<u64> = 1 << 20..=1 << 40;
 
 /// Makes an [`IoUringEnv`] with other than the default options.
 #[derive(Clone, Debug)]
@@ -45,6 +46,7 @@ pub struct IoUringEnvBuilder {
     pub(super) merge_gap: usize,
     pub(super) merge_limit: usize,
     pub(super) iopoll: bool,
+    pub(super) early_sync: Option<u64>,
 }
 
 impl Default for IoUringEnvBuilder {
@@ -64,6 +66,7 @@ impl Default for IoUringEnvBuilder {
             merge_gap: 0,
             merge_limit: 128 << 10,
             iopoll: false,
+            early_sync: Some(8 << 20),
         }
     }
 }
@@ -198,6 +201,16 @@ impl IoUringEnvBuilder {
         self
     }
 
+    /// After how many bytes of a table the reactor begins to flush what there is to the medium,
+    /// while the rest is still being written; 1 MiB to 1 TiB, `None` for never. Default: 8 MiB.
+    /// Without it all that the device holds in its cache is left to the sync at the end, and the
+    /// device idles until then. It makes nothing durable: the sync at the end does. A flush that
+    /// fails is the table's error. At most one is under way for a table; `early_syncs` counts them.
+    pub fn early_sync(mut self, bytes: Option<u64>) -> Self {
+        self.early_sync = bytes;
+        self
+    }
+
     /// Finds out whether io_uring works here, with a real read, and makes the rings. Takes a few
     /// milliseconds; up to 160 more where locked memory is short.
     pub fn build(self) -> Result<IoUringEnv, Unavailable> {
@@ -224,6 +237,7 @@ impl IoUringEnvBuilder {
         if self.iopoll {
             self.check_iopoll(&polling::disks())?;
         }
+        self.early_sync.map_or(Ok(()), |bytes| in_range("early_sync", &bytes, &EARLY_SYNC))?;
         self.rings.map_or(Ok(()), |rings| in_range("rings", &rings, &RINGS))
     }
 
@@ -272,6 +286,12 @@ mod tests {
             (IoUringEnv::builder().ring_entries(4097), "ring_entries", "4097", "8 to 4096"),
             (IoUringEnv::builder().rings(0), "rings", "0", "1 to 256"),
             (IoUringEnv::builder().max_in_flight(0), "max_in_flight", "0", "1 to 4096"),
+            (
+                IoUringEnv::builder().early_sync(Some(0)),
+                "early_sync",
+                "0",
+                "1048576 to 1099511627776",
+            ),
             (IoUringEnv::builder().write_budget(1), "write_budget", "1", "262144 to 68719476736"),
             (IoUringEnv::builder().fixed_buffers(0), "fixed_buffers", "0", fixed),
             (IoUringEnv::builder().fixed_buffers(2 << 30), "fixed_buffers", "2147483648", fixed),

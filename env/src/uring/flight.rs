@@ -84,9 +84,14 @@ impl Flight {
         !self.offered.is_empty()
     }
 
+    /// How many more entries may be pushed.
+    pub(crate) fn room(&self) -> usize {
+        if self.spoiled { 0 } else { self.ring.entries() - self.owed }
+    }
+
     /// Whether another entry may be pushed.
     pub(crate) fn has_room(&self) -> bool {
-        !self.spoiled && self.owed < self.ring.entries()
+        self.room() > 0
     }
 
     /// Makes registered memory known to the ring.

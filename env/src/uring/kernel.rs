@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::register::{Probe, Restriction};
 use io_uring::squeue::Flags;
+use io_uring::types::FsyncFlags;
 use io_uring::{EnterFlags, IoUring, opcode, types};
 
 use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, How, Ring, Took, Work};
@@ -263,6 +264,7 @@ fn restrict(ring: &IoUring, extras: &Extras, purpose: Purpose<'_>) -> bool {
         Purpose::Reactor { .. } => vec![
             Restriction::sqe_op(opcode::Write::CODE),
             Restriction::sqe_op(opcode::SyncFileRange::CODE),
+            Restriction::sqe_op(opcode::Fsync::CODE),
             Restriction::sqe_op(opcode::Nop::CODE),
             Restriction::sqe_flags_allowed(Flags::ASYNC.bits()),
         ],
@@ -307,6 +309,7 @@ fn to_kernel(entry: &Entry, fixed: bool) -> io_uring::squeue::Entry {
             .offset(entry.offset)
             .flags(libc::SYNC_FILE_RANGE_WRITE)
             .build(),
+        Work::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
     };
     built.user_data(entry.user_data)
 }

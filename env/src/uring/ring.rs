@@ -27,6 +27,8 @@ pub(crate) enum Work {
     Write,
     /// Start write-back of the range, which names no memory: a hint.
     StartWriteBack,
+    /// Flush the file's data to the medium, and what is needed to read it back.
+    Sync,
 }
 
 /// One operation, ready to be handed to the kernel. It never carries per-request flags: `RWF_NOWAIT`

@@ -239,7 +239,7 @@ fn transfer(entry: &Entry, len: usize) -> i32 {
         Work::Read => {}
         Work::ReadVectored => return transfer_each(entry, len),
         Work::Write => return write(entry, len, offset),
-        Work::StartWriteBack => return 0,
+        Work::StartWriteBack | Work::Sync => return 0,
     }
     let whole = entry.len as usize;
     // SAFETY: the queue keeps the entry's memory valid and untouched until its completion

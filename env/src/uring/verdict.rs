@@ -61,6 +61,11 @@ fn is_unsupported(errno: Errno) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::EINVAL)
 }
 
+/// Whether the failure of a flush says nothing about the file: it did not run.
+pub(crate) fn says_nothing(errno: Errno) -> bool {
+    is_passing(errno) || is_unsupported(errno)
+}
+
 /// What became of a write of one range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
@@ -81,7 +86,7 @@ pub(crate) enum Written {
 pub(crate) fn judge_write(len: usize, result: i32) -> Written {
     let Ok(took) = usize::try_from(result) else {
         return match -result {
-            errno if is_passing(errno) || is_unsupported(errno) => Written::Passing(errno),
+            errno if says_nothing(errno) => Written::Passing(errno),
             errno => Written::Failed(errno),
         };
     };

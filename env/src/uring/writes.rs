@@ -48,6 +48,7 @@ pub enum WritePath {
 #[derive(Clone, Debug)]
 pub(super) struct Writes {
     path: WritePath,
+    early_sync: Option<u64>,
     reactor: Option<Arc<Reactor>>,
     /// Why there is no reactor though it was not ruled out.
     why_not: Option<String>,
@@ -64,7 +65,8 @@ impl Writes {
         breaker: &Breaker,
     ) -> Result<Self, Unavailable> {
         let path = options.write_path;
-        let off = |why_not| Ok(Self { path, reactor: None, why_not });
+        let early_sync = options.early_sync;
+        let off = |why_not| Ok(Self { path, early_sync, reactor: None, why_not });
         if path == WritePath::Caller {
             return off(None);
         }
@@ -91,7 +93,7 @@ impl Writes {
             if patient { with_memory_back_off(|| make_now(bell)) } else { make_now(bell) }
         };
         match Reactor::start(os, breaker, options.write_budget, make) {
-            Ok(reactor) => Ok(Self { path, reactor: Some(reactor), why_not: None }),
+            Ok(reactor) => Ok(Self { path, early_sync, reactor: Some(reactor), why_not: None }),
             Err(why) if path == WritePath::Reactor => Err(unavailable(why)),
             Err(why) => {
                 let cause = unavailable(why).to_string();
@@ -105,14 +107,16 @@ impl Writes {
     pub(super) fn outlet(&self, kind: FileKind, file: &Arc<File>) -> Option<Box<dyn Outlet>> {
         let reactor = self.reactor.as_ref()?;
         let manner = match (self.path, kind) {
-            (WritePath::Auto, FileKind::Table) => {
-                Manner { depth: PER_TABLE, shortest: SHORTEST, waits: false }
-            }
-            (WritePath::Reactor, FileKind::Table) => {
-                Manner { depth: PER_TABLE, shortest: 0, waits: false }
-            }
+            (WritePath::Auto | WritePath::Reactor, FileKind::Table) => Manner {
+                depth: PER_TABLE,
+                shortest: if self.path == WritePath::Auto { SHORTEST } else { 0 },
+                waits: false,
+                early_sync: self.early_sync.filter(|_| file.direct().is_none()),
+            },
             // A younger record must not be there without an older one.
-            (WritePath::Reactor, _) => Manner { depth: 1, shortest: 0, waits: true },
+            (WritePath::Reactor, _) => {
+                Manner { depth: 1, shortest: 0, waits: true, early_sync: None }
+            }
             (WritePath::Auto | WritePath::Caller, _) => return None,
         };
         Some(Box::new(Handover::new(reactor, file, manner)))

@@ -7,7 +7,7 @@
 //! parallelism and never progress.
 
 use super::Reactor;
-use super::stream::{Block, Returned, Share, Stream};
+use super::stream::{Block, Hints, Returned, Share, Stream};
 use crate::counters::Count;
 use crate::os_file::Os;
 use crate::posix::outlet::{Outlet, Stopped, start_write_back};
@@ -29,6 +29,8 @@ pub(crate) struct Manner {
     pub(crate) shortest: usize,
     /// Whether each call waits until what it put is in the file.
     pub(crate) waits: bool,
+    /// A flush to the medium is begun for each so many bytes.
+    pub(crate) early_sync: Option<u64>,
 }
 
 /// See the module.
@@ -55,10 +57,11 @@ enum Way {
 
 impl Handover {
     pub(crate) fn new(reactor: &Arc<Reactor>, file: &Arc<File>, manner: Manner) -> Self {
-        let starts_write_back = file.direct().is_none() && !manner.waits;
+        let write_back = file.direct().is_none() && !manner.waits;
+        let hints = Hints { write_back, early_sync: manner.early_sync };
         Self {
             reactor: Arc::clone(reactor),
-            stream: Stream::new(file, starts_write_back),
+            stream: Stream::new(file, hints),
             manner,
             unsettled: false,
             grown: false,
@@ -287,6 +290,7 @@ impl Outlet for Handover {
                 self.await_fewer_than(out)?;
             }
             self.write_returned()?;
+            self.file().await_early_sync();
             self.unsettled = false;
         }
         self.check_file()?;

@@ -12,7 +12,7 @@
 use std::os::fd::AsRawFd;
 
 use super::inbox::{Bell, Inbox};
-use super::stream::{Block, Stream};
+use super::stream::{Block, EarlySync, Sequel, Stream};
 use super::{MakeRing, SetupError};
 use crate::counters::Count;
 use crate::os_file::Os;
@@ -21,7 +21,7 @@ use crate::uring::breaker::Breaker;
 use crate::uring::flight::{Flight, Tally, Turn, Want};
 use crate::uring::ring::{Completed, Entry, Work};
 use crate::uring::slots::Slots;
-use crate::uring::verdict::{Written, judge_write, retried, strains_the_breaker};
+use crate::uring::verdict::{Written, judge_write, retried, says_nothing, strains_the_breaker};
 use crate::{Error, ErrorKind};
 
 /// What the reactor counts in.
@@ -43,6 +43,7 @@ enum Job {
     StartWriteBack {
         _file: Arc<Stream>,
     },
+    Sync(EarlySync),
 }
 
 /// See the module.
@@ -160,6 +161,15 @@ impl Machine {
         self.flight.as_ref().is_some_and(|flight| flight.knows(entry))
     }
 
+    /// Begins a flush to the medium. The ring has room.
+    fn push_sync(&mut self, sync: EarlySync) {
+        let fd = sync.file().fd().as_raw_fd();
+        let user_data = self.jobs.insert(Job::Sync(sync));
+        let start = std::ptr::null_mut();
+        self.push(Entry { work: Work::Sync, fd, start, len: 0, offset: 0, user_data });
+        self.os.counters.bump(Count::EarlySyncs);
+    }
+
     fn push(&mut self, entry: Entry) {
         self.os.counters.add(Count::FixedUsed, u64::from(self.knows(&entry)));
         let flight = self.flight.as_mut().expect("there was room");
@@ -194,8 +204,28 @@ impl Machine {
                     self.os.counters.bump(Count::RangeFlushFailed);
                 }
                 Job::StartWriteBack { .. } => {}
+                Job::Sync(sync) => self.judge_sync(sync, result),
             }
         }
+    }
+
+    /// A flush that was cancelled or refused did nothing, and the one at the end of the file does
+    /// all of it. Any other failure was told to this flush alone, and must be the file's.
+    fn judge_sync(&mut self, sync: EarlySync, result: i32) {
+        let errno = result.saturating_neg();
+        if errno <= 0 {
+            self.breaker.good();
+            return sync.ended();
+        }
+        if !says_nothing(errno) {
+            let error = Error::from_errno(errno, "sync", sync.file().path());
+            return sync.failed(error);
+        }
+        self.os.counters.bump(Count::EarlySyncFailed);
+        if strains_the_breaker(errno) {
+            self.fault();
+        }
+        sync.ended();
     }
 
     fn judge(&mut self, block: Block, result: i32) {
@@ -204,8 +234,13 @@ impl Machine {
             Written::Done => {
                 self.breaker.good();
                 let stream = Arc::clone(block.stream());
-                if let Some(range) = block.done(self.has_room()) {
+                let room = self.flight.as_ref().map_or(0, Flight::room);
+                let Sequel { write_back, early_sync } = block.done(room);
+                if let Some(range) = write_back {
                     self.push_hint(stream, range);
+                }
+                if let Some(sync) = early_sync {
+                    self.push_sync(sync);
                 }
             }
             Written::Partly(took) => {
@@ -252,6 +287,10 @@ impl Machine {
                 block.give_back(0, false);
             }
             Job::StartWriteBack { .. } => self.os.counters.bump(Count::RangeFlushFailed),
+            Job::Sync(sync) => {
+                self.os.counters.bump(Count::EarlySyncFailed);
+                sync.ended();
+            }
         }
     }
 

@@ -76,6 +76,8 @@ struct Progress {
     end: u64,
     /// Write-back was started up to here; `None` if it is left to the kernel.
     pushed: Option<u64>,
+    /// A flush to the medium was begun for what lies below.
+    flushed: u64,
     /// The lowest place from which on bytes are missing or in doubt.
     broken_at: Option<u64>,
     /// Whether the kernel may still write a block that counts as lost.
@@ -86,10 +88,15 @@ struct Progress {
 }
 
 impl Progress {
+    /// Up to where everything put so far is in the file.
+    fn whole(&self) -> u64 {
+        let returned = self.returned.iter().map(|block| block.at);
+        self.out.iter().copied().chain(returned).min().unwrap_or(self.end)
+    }
+
     fn take_unpushed(&mut self) -> Option<(u64, u64)> {
         let pushed = self.pushed?;
-        let returned = self.returned.iter().map(|block| block.at);
-        let low = self.out.iter().copied().chain(returned).min().unwrap_or(self.end);
+        let low = self.whole();
         let len = low.saturating_sub(pushed);
         if len < WRITE_BACK {
             return None;
@@ -104,10 +111,20 @@ impl Progress {
     }
 }
 
+/// What a file's blocks give rise to besides being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hints {
+    /// Finished ranges are sent on to the device as they grow.
+    pub(crate) write_back: bool,
+    /// A flush to the medium is begun for each so many bytes.
+    pub(crate) early_sync: Option<u64>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Stream {
     file: Arc<File>,
+    early_sync: Option<u64>,
     /// Its file system was found not to write on a ring.
     refused: AtomicBool,
     progress: Mutex<Progress>,
@@ -115,13 +132,13 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A file of which nothing was handed over. With `starts_write_back` finished ranges are sent
-    /// on to the device as they grow.
-    pub(crate) fn new(file: &Arc<File>, starts_write_back: bool) -> Arc<Self> {
-        let pushed = starts_write_back.then_some(0);
+    /// A file of which nothing was handed over.
+    pub(crate) fn new(file: &Arc<File>, hints: Hints) -> Arc<Self> {
+        let pushed = hints.write_back.then_some(0);
         let progress = Mutex::new(Progress { pushed, ..Progress::default() });
         let (refused, changed) = Default::default();
-        Arc::new(Self { file: Arc::clone(file), refused, progress, changed })
+        let early_sync = hints.early_sync;
+        Arc::new(Self { file: Arc::clone(file), early_sync, refused, progress, changed })
     }
 
     pub(crate) fn file(&self) -> &Arc<File> {
@@ -194,6 +211,17 @@ impl Stream {
         progress.returned.clear();
     }
 
+    /// A flush to the medium, if one is worth beginning and may begin; it counts as begun.
+    fn take_early_sync(self: &Arc<Self>, progress: &mut Progress) -> Option<EarlySync> {
+        let whole = progress.whole();
+        let due = whole.saturating_sub(progress.flushed) >= self.early_sync?;
+        if !due || !self.file.begin_early_sync() {
+            return None;
+        }
+        progress.flushed = whole;
+        Some(EarlySync { stream: Arc::clone(self), ended: false })
+    }
+
     fn settle(&self, at: u64, change: impl FnOnce(&mut Progress)) {
         let mut progress = self.progress.lock();
         let place = progress.out.iter().position(|out| *out == at);
@@ -237,6 +265,52 @@ impl Drop for Ticket {
     }
 }
 
+/// A flush to the medium that is under way, and the duty to say how it ended. It keeps the file
+/// open. Dropped, its outcome counts as unknown, which fails the file: a failure that nobody saw
+/// would make the next flush succeed though data is lost.
+#[derive(Debug)]
+pub(crate) struct EarlySync {
+    stream: Arc<Stream>,
+    ended: bool,
+}
+
+impl EarlySync {
+    pub(crate) fn file(&self) -> &Arc<File> {
+        &self.stream.file
+    }
+
+    /// It succeeded, or never ran: either way nothing was lost by it.
+    pub(crate) fn ended(mut self) {
+        self.ended = true;
+        self.stream.file.end_early_sync(None);
+    }
+
+    /// It failed, and so has the file.
+    pub(crate) fn failed(mut self, error: Error) {
+        self.ended = true;
+        self.stream.file.end_early_sync(Some(error));
+    }
+}
+
+impl Drop for EarlySync {
+    fn drop(&mut self) {
+        if !self.ended {
+            let message = "begun by the reactor, which is gone; it may have failed";
+            let file = &self.stream.file;
+            let error = Error::new(ErrorKind::Other, "sync", file.path(), message);
+            file.end_early_sync(Some(error));
+        }
+    }
+}
+
+/// What the end of a block makes worth doing.
+#[derive(Debug, Default)]
+pub(crate) struct Sequel {
+    /// Starting the write-back of this range.
+    pub(crate) write_back: Option<(u64, u64)>,
+    pub(crate) early_sync: Option<EarlySync>,
+}
+
 /// Bytes on their way to one place in a file. Dropped, it counts as lost.
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -268,18 +342,22 @@ impl Block {
         self.data.shown()
     }
 
-    /// All of it is in the file. If `hints`, gives the next range whose write-back is worth
-    /// starting. This is the last touch of the stream: an owner that knows that nothing is out may
-    /// fork, and the child find its locks free.
-    pub(crate) fn done(self, hints: bool) -> Option<(u64, u64)> {
+    /// All of it is in the file. Gives what is worth doing next, in up to `room` entries. But for
+    /// the end of an early flush, for which owners wait as well, this is the last touch of the
+    /// stream: an owner that knows that nothing is out may fork, and the child find its locks free.
+    pub(crate) fn done(self, room: usize) -> Sequel {
         let Self { ticket, data, share } = self;
         drop(data);
         drop(share);
-        let mut range = None;
+        let stream = Arc::clone(&ticket.stream);
+        let mut sequel = Sequel::default();
         ticket.settle(|progress| {
-            range = if hints { progress.take_unpushed() } else { None };
+            if room >= 2 {
+                sequel.write_back = progress.take_unpushed();
+                sequel.early_sync = stream.take_early_sync(progress);
+            }
         });
-        range
+        sequel
     }
 
     /// Its owner is to write it from `from` on; `refused` if it should not send more.

@@ -17,14 +17,16 @@ use crate::sys::scripted::{Call, Fault, ScriptedSys, When};
 use crate::uring::scripted::{Answer, Entered, ScriptedRing, Seen};
 use crate::{Error, ErrorKind, FileKind, Outcome, WritableFile};
 
+mod early;
 mod faults;
 mod flow;
 mod threads;
 
 /// How tables are written by default.
-const AUTO: Manner = Manner { depth: PER_TABLE, shortest: SHORTEST, waits: false };
+const AUTO: Manner =
+    Manner { depth: PER_TABLE, shortest: SHORTEST, waits: false, early_sync: None };
 /// How logs are written where everything goes through the reactor.
-const WAITS: Manner = Manner { depth: 1, shortest: 0, waits: true };
+const WAITS: Manner = Manner { depth: 1, shortest: 0, waits: true, early_sync: None };
 
 /// A directory and scripted system calls.
 struct Stage {

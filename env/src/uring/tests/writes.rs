@@ -20,8 +20,9 @@ pub(super) fn env_with_reactor() -> IoUringEnv {
 fn assert_conserved(env: &IoUringEnv) {
     env.shutdown(Duration::from_mins(1)).unwrap();
     let report = env.report();
-    let pushed = report.counter("reactor_writes") + report.counter("reactor_range_flushes");
-    assert_eq!(report.counter("reactor_cqes"), pushed, "{report}");
+    let pushed =
+        ["reactor_writes", "reactor_range_flushes", "early_syncs"].map(|n| report.counter(n));
+    assert_eq!(report.counter("reactor_cqes"), pushed.iter().sum::<u64>(), "{report}");
     assert_eq!(report.counter("reactor_alive"), 0, "{report}");
 }
 
@@ -209,7 +210,7 @@ fn a_full_device_leaves_a_prefix_by_every_way_of_writing() {
             file.try_clone().unwrap().into(),
             None,
         );
-        let manner = reactor::Manner { depth: 4, shortest: 0, waits: false };
+        let manner = reactor::Manner { depth: 4, shortest: 0, waits: false, early_sync: None };
         let mut outlet = reactor::Handover::new(&reactor, &shared, manner);
         let mut buffer = env.posix.os().pool.take(BLOCK);
         let put = crate::posix::outlet::Outlet::put_buffer(&mut outlet, &mut buffer, BLOCK, 0);
@@ -301,4 +302,30 @@ fn the_report_says_who_writes_and_why() {
     env.shutdown(Duration::from_mins(1)).unwrap();
     let text = env.report().to_string();
     assert!(text.contains("the reactor has ended"), "{text}");
+}
+
+/// The flush at the end is made in any case; the early ones show in the report alone.
+#[test]
+fn tables_are_flushed_while_they_are_written_if_that_was_asked_for() {
+    if refused() {
+        return;
+    }
+    let dir = on_disk();
+    let builder = IoUringEnv::builder().write_path(WritePath::Reactor);
+    let with = builder.clone().early_sync(Some(1 << 20)).build().unwrap();
+    let mut n = 0;
+    until(
+        &with,
+        |report| report.counter("early_syncs") >= 2,
+        || {
+            n += 1;
+            write_table(&with, &dir.path().join(n.to_string()), 24);
+        },
+    );
+    assert_eq!(with.report().counter("early_sync_failed"), 0);
+    assert_eq!(with.report().counter("syncs"), n, "one for each table, by its owner");
+    assert_conserved(&with);
+    let without = builder.early_sync(None).build().unwrap();
+    write_table(&without, &dir.path().join("without"), 24);
+    assert_eq!(without.report().counter("early_syncs"), 0);
 }
