@@ -1,8 +1,9 @@
 //! Looks into the files of a database that nobody has open: [`verify`] reads everything and
-//! reports every damage, [`dump`] prints one file in readable lines. Neither changes anything.
+//! reports every damage, [`dump`] tells what is in one file. Neither changes anything.
 
 mod dump;
 mod file;
+mod item;
 mod records;
 mod table;
 mod verify;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use treering_env::Env;
 
+pub use self::item::{Field, Item};
 use crate::{Error, Result};
 
 /// What [`verify`] went over and found.
@@ -77,19 +79,20 @@ pub fn verify(env: Arc<dyn Env>, path: impl AsRef<Path>) -> Result<VerifyReport>
     verify::verify(env, path.as_ref())
 }
 
-/// Prints the file `file`, a log segment, manifest, table or `CURRENT`, line by line into `sink`,
-/// at most `limit` records, edits or entries of it. Keys and values are quoted, bytes that are not
-/// printable ASCII escaped, long ones shortened. `sink` returns whether it wants more.
+/// Gives what is in the file `file`, a log segment, manifest, table or `CURRENT`, to `sink` item by
+/// item, at most `limit` records or entries of it. In the text of an item keys and values are
+/// quoted, bytes that are not printable ASCII escaped, long ones shortened; its fields hold them
+/// whole. `sink` returns whether it wants more.
 ///
 /// # Errors
-/// Damage is an error, after the lines of everything before it; so is a file that is none of
+/// Damage is an error, after the items of everything before it; so is a file that is none of
 /// these kinds.
 #[expect(clippy::needless_pass_by_value, reason = "every way in takes the environment like this")]
 pub fn dump(
     env: Arc<dyn Env>,
     file: impl AsRef<Path>,
     limit: u64,
-    sink: &mut dyn FnMut(&str) -> bool,
+    sink: &mut dyn FnMut(&Item<'_>) -> bool,
 ) -> Result<()> {
     dump::dump(&*env, file.as_ref(), limit, sink)
 }

@@ -49,6 +49,7 @@ pub(crate) enum Command {
     /// Read every block of every file and report each damage with file and offset.
     Verify(Report),
     /// Print what is in a table, a log segment or a manifest.
+    #[command(long_about = DUMP)]
     Dump(Dump),
     /// Flush, then compact a range of keys (all of them by default) into the deepest level.
     Compact(Compact),
@@ -83,6 +84,31 @@ Give the same --format, --key, --value and --encoding as to `import`: the lines 
 imported ones byte for byte, in the order of their keys, without those that a later line of the \
 same key replaced (and each with a line feed, the last one too). To compare files, sort both \
 with LC_ALL=C. A --header line is not stored and so not written.";
+
+const DUMP: &str = "\
+Print what is in a table, a log segment or a manifest.
+
+With --json each line is an object whose field `what` says what it is. Keys, values and names are \
+whole, as `scan --json` prints them (a string, or {\"hex\": \"..\"} for what is no UTF-8); ids and \
+epochs are 16 hexadecimal digits; what is absent is null. Damage ends the lines with an error.
+
+  Records of logs and manifests: begin, data, end, marker, edit, each with offset, record, bytes, \
+durable_below; begin also with role, number, epoch, after, after_end, after_record; data with \
+sequence, operations; end with next, next_epoch, next_prepared. What is in a record follows it.
+  put and delete (logs and tables): family (null in tables), sequence, key, value of put.
+  no_more_records: offset, zeros.  spare: nothing.
+  Parts of an edit: format: format.  next_file_number, last_sequence, next_family_id: number.
+  log: number, epoch, prepared, first_record, end, last_record.
+  drop_family: family.  add_family: family, name.
+  family_log: family, needs_logs_from, flushed_sequence.
+  remove_table: family, level, number.
+  add_table: family, level, number, bytes, id, entries, smallest_sequence, largest_sequence, \
+smallest_key, largest_key.
+  table: id, bytes, entries, deletions, smallest_sequence, largest_sequence, key_bytes, \
+value_bytes, data_end, largest_block, block_size, restart_interval, bloom_bits_per_key, \
+compression, smallest_key, largest_key.
+  block, before its entries: offset, bytes.
+  current: text.  names_manifest: number.";
 
 /// The database and the environment to open it on.
 #[derive(Args, Debug)]
@@ -363,6 +389,9 @@ pub(crate) struct Dump {
     /// Stop after this many entries, records or edits.
     #[arg(long, value_parser = parse_count)]
     pub(crate) limit: Option<u64>,
+    /// Print a JSON object on each line.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

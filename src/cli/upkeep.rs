@@ -137,8 +137,9 @@ pub(crate) fn dump(args: &Dump) -> Result {
     let mut out = Output::new();
     let mut closed = None;
     let limit = args.limit.unwrap_or(u64::MAX);
-    let dumped = inspect::dump(env, &args.file, limit, &mut |line| {
-        closed = out.line(line).err();
+    let dumped = inspect::dump(env, &args.file, limit, &mut |item| {
+        let printed = if args.json { out.json_line(&item_json(item)) } else { out.line(item) };
+        closed = printed.err();
         closed.is_none()
     });
     let finished = out.finish();
@@ -148,6 +149,22 @@ pub(crate) fn dump(args: &Dump) -> Result {
     dumped?;
     finished?;
     Ok(Exit::Done)
+}
+
+/// An item of a dump: its fields behind `what`.
+fn item_json(item: &inspect::Item<'_>) -> Value {
+    let what = ("what".to_owned(), item.what.into());
+    let fields = item.fields.iter().map(|(name, field)| {
+        let value = match *field {
+            inspect::Field::Number(number) => number.into(),
+            inspect::Field::Id(id) => format!("{id:016x}").into(),
+            inspect::Field::Word(word) => word.into(),
+            inspect::Field::Bytes(bytes) => Encoding::Text.to_json(bytes),
+            inspect::Field::Absent => Value::Null,
+        };
+        ((*name).to_owned(), value)
+    });
+    Value::Object(std::iter::once(what).chain(fields).collect())
 }
 
 /// Flushes and compacts.

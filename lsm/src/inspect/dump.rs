@@ -1,4 +1,4 @@
-//! Printing a file: what kind it is, where the lines go, and how bytes look in them.
+//! Printing a file: what kind it is, where the items go, and how bytes look in their text.
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::path::Path;
 use treering_env::{Access, Env};
 
 use super::file::{Kind, kind_of};
+use super::item::{Field, Item};
 use super::{records, table};
 use crate::record::FileRole;
 use crate::{Error, Result};
@@ -18,10 +19,10 @@ pub(super) fn dump(
     env: &dyn Env,
     path: &Path,
     limit: u64,
-    sink: &mut dyn FnMut(&str) -> bool,
+    sink: &mut dyn FnMut(&Item<'_>) -> bool,
 ) -> Result<()> {
     let kind = kind_of(env, path)?;
-    let mut sink = Sink { out: sink, text: String::new(), left: limit, open: true };
+    let mut sink = Sink { out: sink, left: limit, open: true };
     match kind {
         Kind::Log => records::print(env, path, FileRole::Log, &mut sink),
         Kind::Manifest => records::print(env, path, FileRole::Manifest, &mut sink),
@@ -36,31 +37,34 @@ fn current(env: &dyn Env, path: &Path, sink: &mut Sink<'_>) -> Result<()> {
     let size = usize::try_from(file.size()).unwrap_or(usize::MAX);
     let mut bytes = vec![0; size.min(SHOWN)];
     file.read_exact_at(&mut bytes, 0)?;
-    sink.line(format_args!("{}", Quoted(&bytes)));
+    sink.give("current", &[("text", Field::Bytes(&bytes))], format_args!("{}", Quoted(&bytes)));
     match crate::version::current::decode(&bytes) {
         Some(number) if size <= SHOWN => {
-            sink.line(format_args!("names manifest {number:06}"));
+            let text = format_args!("names manifest {number:06}");
+            sink.give("names_manifest", &[("number", Field::Number(number))], text);
             Ok(())
         }
         _ => Err(Error::corruption(path, None, "it does not name a manifest")),
     }
 }
 
-/// Where the lines go, and how many things may still be printed.
+/// Where the items go, and how many things may still be printed.
 pub(super) struct Sink<'a> {
-    out: &'a mut dyn FnMut(&str) -> bool,
-    text: String,
+    out: &'a mut dyn FnMut(&Item<'_>) -> bool,
     left: u64,
     open: bool,
 }
 
 impl Sink<'_> {
-    /// Gives one line on; whether more is wanted.
-    pub(super) fn line(&mut self, line: fmt::Arguments<'_>) -> bool {
+    /// Gives one item on; whether more is wanted.
+    pub(super) fn give(
+        &mut self,
+        what: &'static str,
+        fields: &[(&'static str, Field<'_>)],
+        text: fmt::Arguments<'_>,
+    ) -> bool {
         if self.open {
-            self.text.clear();
-            self.text.write_fmt(line).expect("a string takes everything");
-            self.open = (self.out)(&self.text);
+            self.open = (self.out)(&Item { what, fields, text });
         }
         self.open
     }

@@ -1,14 +1,17 @@
 //! Tables as text.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use treering_env::{Access, Env};
 
 use super::dump::{Quoted, Sink};
+use super::item::Field::{self, Absent, Bytes, Id, Number, Word};
 use crate::block_cache::BlockCache;
 use crate::cursor::Cursor;
 use crate::key::{self, ValueKind};
+use crate::options::Compression;
 use crate::table::{Properties, Table};
 use crate::{Error, Result};
 
@@ -17,8 +20,7 @@ pub(super) fn print(env: &dyn Env, path: &Path, sink: &mut Sink<'_>) -> Result<(
     let file = env.open(path, Access::Sequential)?;
     let size = file.size();
     let table = Arc::new(Table::open(Arc::clone(&file), size, &Arc::new(BlockCache::new(0)))?);
-    sink.line(format_args!("table, id {:016x}, {size} bytes", table.table_id()));
-    print_properties(table.properties(), sink);
+    print_table(&table, size, sink);
     let mut cursor = table.scan(file);
     let mut block = None;
     cursor.seek_to_first()?;
@@ -28,23 +30,28 @@ pub(super) fn print(env: &dyn Env, path: &Path, sink: &mut Sink<'_>) -> Result<(
         if handle != block {
             block = handle;
             if let Some(handle) = handle {
-                sink.line(format_args!(
-                    "block at {}, {} bytes, data with trailer",
-                    handle.offset, handle.size
-                ));
+                let (at, bytes) = (handle.offset, handle.size);
+                let fields = [("offset", Number(at)), ("bytes", Number(bytes.into()))];
+                let text = format_args!("block at {at}, {bytes} bytes, data with trailer");
+                sink.give("block", &fields, text);
             }
         }
         let entry = key::parse(cursor.key());
         let entry = entry.ok_or_else(|| Error::corruption(path, None, "an unknown kind of key"))?;
-        let shown = Quoted(entry.user_key);
+        let (shown, sequence) = (Quoted(entry.user_key), entry.sequence);
+        let fields = [
+            ("family", Absent),
+            ("sequence", Number(sequence)),
+            ("key", Bytes(entry.user_key)),
+            ("value", Bytes(cursor.value())),
+        ];
         let wanted = match entry.kind {
-            ValueKind::Put => sink.line(format_args!(
-                "  {shown} at {} = {}",
-                entry.sequence,
-                Quoted(cursor.value())
-            )),
+            ValueKind::Put => {
+                let value = Quoted(cursor.value());
+                sink.give("put", &fields, format_args!("  {shown} at {sequence} = {value}"))
+            }
             ValueKind::Deletion => {
-                sink.line(format_args!("  {shown} at {} deleted", entry.sequence))
+                sink.give("delete", &fields[..3], format_args!("  {shown} at {sequence} deleted"))
             }
         };
         if !wanted {
@@ -55,30 +62,62 @@ pub(super) fn print(env: &dyn Env, path: &Path, sink: &mut Sink<'_>) -> Result<(
     Ok(())
 }
 
-fn print_properties(properties: &Properties, sink: &mut Sink<'_>) {
+/// Gives the table's properties on as one item; the text has a line for each group of them.
+fn print_table(table: &Table, size: u64, sink: &mut Sink<'_>) {
+    let id = table.table_id();
+    let properties = table.properties();
+    let compression = match properties.compression {
+        Compression::None => "none",
+        Compression::Lz4 => "lz4",
+    };
+    let fields = [
+        ("id", Id(id)),
+        ("bytes", Number(size)),
+        ("entries", Number(properties.entries)),
+        ("deletions", Number(properties.deletions)),
+        ("smallest_sequence", Number(properties.smallest_sequence)),
+        ("largest_sequence", Number(properties.largest_sequence)),
+        ("key_bytes", Number(properties.key_bytes)),
+        ("value_bytes", Number(properties.value_bytes)),
+        ("data_end", Number(properties.data_end)),
+        ("largest_block", Number(properties.largest_block.into())),
+        ("block_size", Number(properties.block_size.into())),
+        ("restart_interval", Number(properties.restart_interval.into())),
+        ("bloom_bits_per_key", Number(properties.bloom_bits_per_key.into())),
+        ("compression", Word(compression)),
+        ("smallest_key", user_key(&properties.smallest)),
+        ("largest_key", user_key(&properties.largest)),
+    ];
+    let text = describe(properties);
+    sink.give("table", &fields, format_args!("table, id {id:016x}, {size} bytes{text}"));
+}
+
+fn user_key(internal_key: &[u8]) -> Field<'_> {
+    key::parse(internal_key).map_or(Absent, |key| Bytes(key.user_key))
+}
+
+fn describe(properties: &Properties) -> String {
     let Properties { entries, deletions, smallest_sequence, largest_sequence, .. } = properties;
-    sink.line(format_args!(
-        "{entries} entries, {deletions} of them deletions, sequences {smallest_sequence} to \
-         {largest_sequence}"
-    ));
-    sink.line(format_args!(
-        "{} bytes of keys, {} bytes of values, data up to {}, largest block {}",
-        properties.key_bytes, properties.value_bytes, properties.data_end, properties.largest_block
-    ));
-    sink.line(format_args!(
-        "written with block size {}, restart interval {}, {} bits of filter a key, compression {:?}",
+    let mut text = format!(
+        "\n{entries} entries, {deletions} of them deletions, sequences {smallest_sequence} to \
+         {largest_sequence}\n{} bytes of keys, {} bytes of values, data up to {}, largest block \
+         {}\nwritten with block size {}, restart interval {}, {} bits of filter a key, \
+         compression {:?}",
+        properties.key_bytes,
+        properties.value_bytes,
+        properties.data_end,
+        properties.largest_block,
         properties.block_size,
         properties.restart_interval,
         properties.bloom_bits_per_key,
         properties.compression
-    ));
+    );
     for (name, key) in [("smallest", &properties.smallest), ("largest", &properties.largest)] {
         if let Some(parsed) = key::parse(key) {
-            sink.line(format_args!(
-                "{name} key {} at {}",
-                Quoted(parsed.user_key),
-                parsed.sequence
-            ));
+            let key = Quoted(parsed.user_key);
+            write!(text, "\n{name} key {key} at {}", parsed.sequence)
+                .expect("a string takes everything");
         }
     }
+    text
 }

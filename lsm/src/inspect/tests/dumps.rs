@@ -5,8 +5,8 @@ use crate::Error;
 
 fn dumped(env: &MemEnv, path: &Path, limit: u64) -> (Vec<String>, Result<()>) {
     let mut lines = Vec::new();
-    let result = dump(Arc::new(env.clone()), path, limit, &mut |line| {
-        lines.push(line.to_owned());
+    let result = dump(Arc::new(env.clone()), path, limit, &mut |item| {
+        lines.extend(item.to_string().lines().map(str::to_owned));
         true
     });
     (lines, result)
@@ -82,6 +82,66 @@ fn current_is_printed_with_what_it_names() {
     result.unwrap();
     assert!(lines[0].starts_with("\"MANIFEST-0"), "{lines:?}");
     assert!(lines[1].starts_with("names manifest 0"), "{lines:?}");
+}
+
+/// The fields are those that the documentation of `Item` names, in its order, and say what the
+/// text says; keys and values are whole in them.
+#[test]
+fn items_have_the_documented_fields_for_programs() {
+    let sample = sample();
+    let mut documented = std::collections::BTreeMap::new();
+    let rows = include_str!("../item.rs").lines().filter_map(|line| line.strip_prefix("/// | `"));
+    // The first row is the head of the table.
+    for row in rows.skip(1) {
+        let mut cells = row.split(" | ");
+        let (kinds, fields) = (cells.next().unwrap(), cells.nth(1).unwrap());
+        // Words in parentheses explain a field.
+        let mut names = Vec::new();
+        if fields.starts_with("a record's") {
+            names.extend(["offset", "record", "bytes", "durable_below"]);
+        }
+        for part in fields.split(['(', ')']).step_by(2) {
+            names.extend(part.split('`').skip(1).step_by(2));
+        }
+        for kind in kinds.split([',', ' ', '`']).filter(|kind| !kind.is_empty()) {
+            documented.insert(kind, names.clone());
+        }
+    }
+    let paths = [&sample.logs[0], &sample.logs[1], &sample.logs[2], &sample.manifest];
+    let mut met = std::collections::BTreeSet::new();
+    for path in paths.into_iter().chain(&sample.tables).chain([&sample.current]) {
+        let mut sequence = 0;
+        dump(Arc::new(sample.env.clone()), path, u64::MAX, &mut |item| {
+            let mut expected = documented.get(item.what).expect("it is documented").clone();
+            if item.what == "delete" {
+                assert_eq!(expected.pop(), Some("value"));
+            }
+            let names: Vec<&str> = item.fields.iter().map(|(name, _)| *name).collect();
+            assert_eq!(names, expected, "{}", item.what);
+            met.insert(item.what);
+            let field = |name| item.fields.iter().find(|(found, _)| *found == name).unwrap().1;
+            if item.what == "data" {
+                let Field::Number(first) = field("sequence") else { panic!("{item:?}") };
+                sequence = first;
+            }
+            if item.what == "put" && sequence > 0 {
+                let key = format!("key{sequence:05}");
+                let value = format!("logged\n{sequence}");
+                assert_eq!(field("sequence"), Field::Number(sequence));
+                assert_eq!(field("key"), Field::Bytes(key.as_bytes()));
+                assert_eq!(field("value"), Field::Bytes(value.as_bytes()));
+            }
+            if item.what == "delete" && sequence > 0 {
+                assert_eq!(field("sequence"), Field::Number(sequence + 1));
+            }
+            true
+        })
+        .unwrap();
+    }
+    for kind in ["spare", "marker", "drop_family", "remove_table"] {
+        assert!(documented.remove(kind).is_some(), "{kind}");
+    }
+    assert_eq!(met, documented.keys().copied().collect());
 }
 
 #[test]
