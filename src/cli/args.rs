@@ -132,21 +132,25 @@ pub(crate) struct On {
 const ENV_VARIABLE: &str = "TREERING_ENV";
 
 impl On {
-    /// The environment asked for. An empty variable counts as none.
+    /// The environment to use.
     pub(crate) fn env(&self) -> Result<EnvName> {
-        let named = std::env::var_os(ENV_VARIABLE).filter(|name| !name.is_empty());
-        let (None, Some(named)) = (self.env, named) else {
-            return Ok(self.env.unwrap_or(EnvName::Auto));
-        };
-        let named = named.to_string_lossy();
-        EnvName::from_str(&named, false).map_err(|_| {
-            let all: Vec<&str> = EnvName::value_variants().iter().map(|env| env.name()).collect();
-            Failure::usage(format!(
-                "the variable {ENV_VARIABLE} is `{named}`; set it to one of {}, or unset it",
-                all.join(", ")
-            ))
-        })
+        Ok(asked(self.env)?.unwrap_or(EnvName::Auto))
     }
+}
+
+/// The environment that `--env`, or else the variable, names, if one does. An empty variable counts
+/// as none.
+pub(crate) fn asked(env: Option<EnvName>) -> Result<Option<EnvName>> {
+    let named = std::env::var_os(ENV_VARIABLE).filter(|name| !name.is_empty());
+    let (None, Some(named)) = (env, named) else { return Ok(env) };
+    let named = named.to_string_lossy();
+    EnvName::from_str(&named, false).map(Some).map_err(|_| {
+        let all: Vec<&str> = EnvName::value_variants().iter().map(|env| env.name()).collect();
+        Failure::usage(format!(
+            "the variable {ENV_VARIABLE} is `{named}`; set it to one of {}, or unset it",
+            all.join(", ")
+        ))
+    })
 }
 
 /// How bytes are written.
@@ -412,6 +416,11 @@ pub(crate) struct Doctor {
     /// The directory whose file system is looked at; a database's, or where one will be.
     #[arg(default_value = ".")]
     pub(crate) directory: PathBuf,
+    /// Also try this environment there: write, sync and read two small files. If it does not
+    /// work the command fails (3) and says why. Without this the variable `TREERING_ENV` names
+    /// it, and without that none is tried.
+    #[arg(long, value_enum)]
+    pub(crate) env: Option<EnvName>,
     #[command(flatten)]
     pub(crate) output: Json,
 }

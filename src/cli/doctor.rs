@@ -1,15 +1,19 @@
 //! `doctor`: what this machine and the file system of a directory offer, and what follows.
 
-use serde_json::{Value, json};
-use treering_env::{Diagnosis, NowaitMiss, probe};
+mod trial;
 
-use super::args::Doctor;
+use serde_json::{Value, json};
+
+use self::trial::Trial;
+use super::args::{Doctor, asked};
 use super::bench::memory_group;
 use super::failure::{Exit, Failure, Result};
 use super::output::Output;
+use crate::env::{Diagnosis, NowaitMiss, probe};
 
-/// Prints the diagnosis.
+/// Prints the diagnosis, and how the trial of the environment ended that was asked for.
 pub(crate) fn doctor(args: &Doctor) -> Result {
+    let asked = asked(args.env)?;
     let dir = &args.directory;
     if !dir.is_dir() {
         let what = if dir.exists() { "is not a directory" } else { "does not exist" };
@@ -20,9 +24,12 @@ pub(crate) fn doctor(args: &Doctor) -> Result {
     }
     let found = probe(dir);
     let group = memory_group();
+    let trial = asked.map(|name| Trial::run(name, dir));
     let mut out = Output::new();
     if args.output.json {
-        out.json(&as_json(&found, &group))?;
+        let mut all = as_json(&found, &group);
+        all["tried"] = trial.as_ref().map_or(Value::Null, Trial::json);
+        out.json(&all)?;
     } else {
         out.line(&found)?;
         match &group {
@@ -36,8 +43,15 @@ pub(crate) fn doctor(args: &Doctor) -> Result {
             }
         }
         out.line(format_args!("use: --env {}", found.advised))?;
+        if let Some(outcome) = trial.as_ref().and_then(Trial::outcome) {
+            out.line(outcome)?;
+        }
+        if let Some(report) = trial.as_ref().and_then(|trial| trial.report.as_ref()) {
+            out.text(report)?;
+        }
     }
     out.finish()?;
+    trial.map_or(Ok(()), Trial::end)?;
     Ok(Exit::Done)
 }
 

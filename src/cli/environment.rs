@@ -6,12 +6,13 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use treering_env::{BatchReads, Env, EnvReport, IoUringEnv, MemEnv, PosixEnv, Unavailable};
 
 use super::args::Store;
 use super::failure::{Failure, Result};
 use super::output::note;
-use crate::{Db, Options};
+use crate::env::auto::Choice;
+use crate::env::{BatchReads, EnvReport, Unavailable};
+use crate::{Db, Env, IoUringEnv, MemEnv, Options, PosixEnv};
 
 /// The environments the command line knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -53,8 +54,16 @@ impl EnvName {
 
     /// Makes the environment. Asking for `io_uring` by name never gives anything else.
     pub(crate) fn make(self) -> Result<Arc<dyn Env>> {
-        Ok(match self {
-            Self::Auto => treering_env::auto().0,
+        Ok(self.make_and_say()?.0)
+    }
+
+    /// The same; of `auto` also what it took and why.
+    pub(crate) fn make_and_say(self) -> Result<(Arc<dyn Env>, Option<Choice>)> {
+        let env: Arc<dyn Env> = match self {
+            Self::Auto => {
+                let (env, choice) = crate::auto();
+                return Ok((env, Some(choice)));
+            }
             Self::Posix => Arc::new(PosixEnv::new()),
             Self::PosixSerial => {
                 Arc::new(PosixEnv::builder().batch_reads(BatchReads::Serial).build()?)
@@ -65,7 +74,8 @@ impl EnvName {
                 Arc::new(builder.build().map_err(|why| no_io_uring(&why))?)
             }
             Self::Mem => Arc::new(MemEnv::new()),
-        })
+        };
+        Ok((env, None))
     }
 }
 

@@ -38,12 +38,11 @@ pub(crate) fn stats(args: &Report) -> Result {
 
 /// Opens the database; with `--env auto` also tells what was chosen and why.
 fn open_and_say(store: &Store) -> Result<(Db, Option<String>)> {
-    if store.on.env()? != EnvName::Auto {
-        return Ok((open(store, Absent::Refuse)?, None));
-    }
-    let (env, choice) = treering_env::auto();
-    let options = Options { create_if_missing: false, ..Options::default() };
-    Ok((open_with(env, &store.database, options)?, Some(choice.to_string())))
+    let name = store.on.env()?;
+    let (env, choice) = name.make_and_say()?;
+    let create_if_missing = name == EnvName::Mem;
+    let options = Options { create_if_missing, ..Options::default() };
+    Ok((open_with(env, &store.database, options)?, choice.map(|choice| choice.to_string())))
 }
 
 /// Reads every block of every file.

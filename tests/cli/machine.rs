@@ -22,6 +22,43 @@ fn doctor_says_what_works_here_and_what_to_use() {
 }
 
 #[test]
+fn doctor_tries_the_environment_asked_for_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let dir = scratch.path("dir");
+    std::fs::create_dir(&dir).unwrap();
+    let doctor = |more: &[&str]| {
+        let args = ["doctor", dir.to_str().unwrap()];
+        run(args.iter().chain(more))
+    };
+    for env in environments().into_iter().chain(["mem"]) {
+        let text = doctor(&["--env", env]).ends_with(0).text();
+        assert!(text.contains(&format!("tried --env {env}: wrote, synced and read")), "{text}");
+        assert!(text.contains("use: --env "), "{text}");
+        assert_eq!(text.contains("--env auto took environment: "), env == "auto", "{text}");
+        let report = doctor(&["--env", env, "--json"]).ends_with(0).json();
+        let tried = &report["tried"];
+        assert_eq!((&tried["env"], &tried["works"]), (&env.into(), &true.into()), "{report}");
+        assert!(tried["why_not"].is_null(), "{report}");
+        let used = tried["environment"]["env"].as_str().unwrap();
+        assert!(reported(env) == used || env == "auto", "{report}");
+        if env == "io_uring-direct" {
+            let reads = &tried["environment"]["counters"]["ring_reads"];
+            assert!(reads.as_u64().unwrap() > 0, "{report}");
+        }
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "{env}");
+    }
+    assert!(doctor(&["--json"]).ends_with(0).json()["tried"].is_null());
+    doctor(&["--env", "posixx"]).ends_with(2);
+    // `/proc` takes no new file, whoever asks.
+    let refused = run(["doctor", "/proc", "--env", "posix"]).ends_with(3);
+    let refused = refused.says(&["--env posix does not work here: create /proc/"]);
+    assert!(refused.text().contains("file system of /proc"), "{}", refused.text());
+    let report = run(["doctor", "/proc", "--env", "posix", "--json"]).ends_with(3).json();
+    assert_eq!(report["tried"]["works"], false, "{report}");
+    assert!(report["tried"]["why_not"].as_str().unwrap().contains("create /proc/"), "{report}");
+}
+
+#[test]
 fn doctor_needs_a_directory_that_is_there() {
     let scratch = Scratch::new();
     let absent = scratch.path("absent");
