@@ -62,5 +62,7 @@ pub use count::{Count, CountEnv, Counts};
 pub use fault::{Fault, FaultEnv, FaultHandle, FaultKind};
 #[cfg(feature = "test-util")]
 pub use mirror::{Difference, MirrorEnv};
+#[cfg(all(feature = "test-util", target_os = "linux"))]
+pub use sys::filter::deny_io_uring;
 #[cfg(feature = "test-util")]
 pub use wrap::{Call, Op};

@@ -14,6 +14,8 @@ use crate::counters::{Count, Counters};
 
 pub(crate) use kernel::KernelSys;
 
+#[cfg(all(target_os = "linux", any(test, feature = "test-util")))]
+pub(crate) mod filter;
 mod kernel;
 #[cfg(test)]
 pub(crate) mod scripted;

@@ -6,6 +6,8 @@ mod bench;
 #[cfg(test)]
 mod damage;
 #[cfg(test)]
+mod denied;
+#[cfg(test)]
 mod device;
 #[cfg(test)]
 mod entries;

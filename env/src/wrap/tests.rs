@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use crate::conformance::{CASES, Site};
+use crate::sys::filter::{Instead, filter_calls};
 use crate::{
     Access, CountEnv, Env, Fault, FaultEnv, FaultKind, FileKind, MemEnv, MirrorEnv, Op, PosixEnv,
 };
@@ -80,31 +81,8 @@ const OLD_FILE_CALLS: &[libc::c_long] = &[];
 /// From now on the first of these calls by this thread, or by one that it starts, is the end of the
 /// process.
 fn no_file_calls() {
-    let op = |bits: u32| u16::try_from(bits).expect("an opcode has 16 bits");
-    let mut filter = vec![libc::sock_filter {
-        // The number of the call is the first word of what a filter sees.
-        code: op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS),
-        jt: 0,
-        jf: 0,
-        k: 0,
-    }];
-    let answer = |k| libc::sock_filter { code: op(libc::BPF_RET | libc::BPF_K), jt: 0, jf: 0, k };
-    for number in FILE_CALLS.iter().chain(OLD_FILE_CALLS) {
-        let code = op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
-        let k = u32::try_from(*number).unwrap();
-        filter.push(libc::sock_filter { code, jt: 0, jf: 1, k });
-        filter.push(answer(libc::SECCOMP_RET_KILL_PROCESS));
-    }
-    filter.push(answer(libc::SECCOMP_RET_ALLOW));
-    let len = u16::try_from(filter.len()).unwrap();
-    let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
-    // SAFETY: both calls only read their arguments; `program` and the instructions it points to
-    // outlive them.
-    let installed = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-    };
-    assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
+    let all = [FILE_CALLS, OLD_FILE_CALLS].concat();
+    filter_calls(&all, Instead::Kill);
 }
 
 /// Runs the test called `name` of this module in a process of its own.

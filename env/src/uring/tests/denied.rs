@@ -3,6 +3,7 @@
 //! A filter holds for the thread that installs it and for good, so each test makes a thread.
 
 use super::*;
+use crate::sys::filter::{Instead, filter_calls};
 
 /// Runs `body` on a thread of its own.
 fn on_a_thread(body: impl FnOnce() + Send + 'static) {
@@ -11,27 +12,7 @@ fn on_a_thread(body: impl FnOnce() + Send + 'static) {
 
 /// Lets the kernel answer system call `number` of this thread with `errno` from now on.
 fn deny(number: libc::c_long, errno: i32) {
-    let op = |bits: u32| u16::try_from(bits).expect("an opcode has 16 bits");
-    let load_number = op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS);
-    let jump_if_equal = op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
-    let answer = op(libc::BPF_RET | libc::BPF_K);
-    let number = u32::try_from(number).unwrap();
-    let errno = libc::SECCOMP_RET_ERRNO | u32::try_from(errno).unwrap();
-    // The number of the call is the first word of what a filter sees.
-    let mut filter = [
-        libc::sock_filter { code: load_number, jt: 0, jf: 0, k: 0 },
-        libc::sock_filter { code: jump_if_equal, jt: 0, jf: 1, k: number },
-        libc::sock_filter { code: answer, jt: 0, jf: 0, k: errno },
-        libc::sock_filter { code: answer, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW },
-    ];
-    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
-    // SAFETY: both calls only read their arguments; `program` and the four instructions it points
-    // to outlive them.
-    let installed = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-    };
-    assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
+    filter_calls(&[number], Instead::Errno(errno));
 }
 
 /// URING-23
