@@ -10,10 +10,10 @@ use std::cmp::Ordering;
 pub(crate) const MAX_SEQUENCE: u64 = (1 << 56) - 1;
 /// Bytes of a trailer.
 pub(crate) const TRAILER_SIZE: usize = 8;
-/// The longest user key in bytes.
-pub(crate) const MAX_KEY_SIZE: usize = 65_535;
-/// The longest value in bytes.
-pub(crate) const MAX_VALUE_SIZE: usize = 1 << 30;
+/// The longest key in bytes. A longer one is refused when it is written, and never found.
+pub const MAX_KEY_SIZE: usize = 65_535;
+/// The longest value in bytes. A longer one is refused when it is written.
+pub const MAX_VALUE_SIZE: usize = 1 << 30;
 
 /// What a version of a key is. Zero is invalid on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,6 +33,7 @@ pub use clock::{Clock, SystemClock};
 pub use db::{ColumnFamily, Db, DbBuilder, Snapshot};
 pub use error::{Error, Result};
 pub use iter::{DbCursor, Range};
+pub use key::{MAX_KEY_SIZE, MAX_VALUE_SIZE};
 pub use options::{
     CfOptions, Compression, Durability, Options, ReadOptions, TailPolicy, WriteOptions,
 };

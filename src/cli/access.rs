@@ -1,6 +1,7 @@
 //! `put`, `get`, `delete`, `scan` and `multi-get`.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Read;
 use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt;
@@ -14,12 +15,13 @@ use super::environment::{Absent, open};
 use super::failure::{Exit, Failure, Result};
 use super::lines::{Line, Lines};
 use super::output::{Output, note};
-use crate::{Db, Range, WriteBatch, WriteOptions};
+use crate::{Db, MAX_KEY_SIZE, MAX_VALUE_SIZE, Range, WriteBatch, WriteOptions};
 
 /// Stores one value.
 pub(crate) fn put(args: &Put) -> Result {
     let encoding = args.entry.bytes.encoding();
     let key = argument("key", &args.entry.key, encoding)?;
+    check_key(&key).map_err(Failure::Failed)?;
     let value = match (&args.value, &args.value_file) {
         (Some(value), _) => argument("value", value, encoding)?,
         (None, Some(file)) => whole_file(file)?,
@@ -62,6 +64,7 @@ pub(crate) fn get(args: &Get) -> Result {
 /// Deletes one key.
 pub(crate) fn delete(args: &Delete) -> Result {
     let key = argument("key", &args.entry.key, args.entry.bytes.encoding())?;
+    check_key(&key).map_err(Failure::Failed)?;
     let mut batch = WriteBatch::new();
     batch.delete(key);
     let db = open(&args.entry.store, Absent::Refuse)?;
@@ -117,7 +120,9 @@ pub(crate) fn multi_get(args: &MultiGet) -> Result {
         while let Some(line) = lines.next_line()? {
             let key = match line {
                 Line::Bytes(line) => encoding.decode(line),
-                Line::TooLong => Err("the line is too long for a key".to_owned()),
+                Line::TooLong => {
+                    Err(format!("the line is longer than any key; the limit is {MAX_KEY_SIZE}"))
+                }
             };
             match key {
                 Ok(key) => keys.push(key),
@@ -313,15 +318,49 @@ fn answer(encoding: Encoding, key: &[u8], value: Option<&[u8]>) -> Value {
     })
 }
 
+/// Says what is wrong with a key that is too long to be stored.
+pub(crate) fn check_key(key: &[u8]) -> std::result::Result<(), String> {
+    match key.len() {
+        0..=MAX_KEY_SIZE => Ok(()),
+        len => Err(format!("the key has {len} bytes; the limit is {MAX_KEY_SIZE}")),
+    }
+}
+
+/// Says what is wrong with a value that is too long to be stored.
+pub(crate) fn check_value(value: &[u8]) -> std::result::Result<(), String> {
+    match value.len() {
+        0..=MAX_VALUE_SIZE => Ok(()),
+        len => Err(format!("the value has {len} bytes; the limit is {MAX_VALUE_SIZE}")),
+    }
+}
+
+/// The content of a file, or of standard input for `-`, if it can be a value.
 fn whole_file(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let read = if path == Path::new("-") {
-        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ())
-    } else {
-        std::fs::read(path).map(|read| bytes = read)
+    let fail = |error| Failure::file("read", path, &error);
+    let too_long = || {
+        let name = path.display();
+        Failure::failed(format!(
+            "the value in {name} has more than {MAX_VALUE_SIZE} bytes, which is the limit"
+        ))
     };
-    read.map_err(|error| Failure::file("read", path, &error))?;
-    Ok(bytes)
+    let bytes = if path == Path::new("-") {
+        at_most(std::io::stdin().lock(), MAX_VALUE_SIZE)
+    } else {
+        let file = File::open(path).map_err(fail)?;
+        // Told by its size, a file that is too large is not read at all.
+        if file.metadata().map_err(fail)?.len() > MAX_VALUE_SIZE as u64 {
+            return Err(too_long());
+        }
+        at_most(file, MAX_VALUE_SIZE)
+    };
+    bytes.map_err(fail)?.ok_or_else(too_long)
+}
+
+/// All of `reader`, or nothing if it has more than `limit` bytes.
+fn at_most(reader: impl Read, limit: usize) -> std::io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    reader.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() <= limit).then_some(bytes))
 }
 
 #[cfg(test)]
@@ -334,6 +373,16 @@ mod tests {
         assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
         assert_eq!(after_prefix(b"\xff"), None);
         assert_eq!(after_prefix(b""), None);
+    }
+
+    #[test]
+    fn what_is_read_to_be_a_value_is_bounded() {
+        assert_eq!(at_most(&b"12345"[..], 5).unwrap().as_deref(), Some(&b"12345"[..]));
+        assert_eq!(at_most(&b"123456"[..], 5).unwrap(), None);
+        assert_eq!(at_most(std::io::repeat(0), 5).unwrap(), None, "it need not end");
+        assert!(check_key(&vec![0; MAX_KEY_SIZE]).is_ok());
+        let said = check_key(&vec![0; MAX_KEY_SIZE + 1]).unwrap_err();
+        assert_eq!(said, "the key has 65536 bytes; the limit is 65535");
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl From<Durability> for EngineDurability {
 pub(crate) struct Entry {
     #[command(flatten)]
     pub(crate) store: Store,
-    /// The key.
+    /// The key; at most 65,535 bytes.
     pub(crate) key: OsString,
     #[command(flatten)]
     pub(crate) bytes: Bytes,
@@ -223,7 +223,7 @@ pub(crate) struct Json {
 pub(crate) struct Put {
     #[command(flatten)]
     pub(crate) entry: Entry,
-    /// The value.
+    /// The value; at most 1 GiB.
     #[arg(required_unless_present = "value_file", conflicts_with = "value_file")]
     pub(crate) value: Option<OsString>,
     /// Take the value from this file, byte for byte; `-` is standard input.

@@ -5,9 +5,10 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use super::failure::{Failure, Result};
+use crate::MAX_VALUE_SIZE;
 
 /// The longest line taken: the longest value and key the engine takes, and room for escapes.
-pub(crate) const MAX_LINE: usize = (1 << 30) + (1 << 20);
+pub(crate) const MAX_LINE: usize = MAX_VALUE_SIZE + (1 << 20);
 
 /// One line without its line feed.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::access::{Span, shown};
+use super::access::{Span, check_key, check_value, shown};
 use super::args::{Export, Import, LineFormat, OnError};
 use super::environment::{Absent, open};
 use super::failure::{Exit, Failure, Result};
@@ -21,9 +21,6 @@ use crate::{Db, WriteBatch, WriteOptions};
 const BATCH_BYTES: usize = 1 << 20;
 /// Skipped lines that are reported one by one; the others are only counted.
 const REPORTED: u64 = 20;
-/// The longest key and value the engine takes.
-const MAX_KEY: usize = 65_535;
-const MAX_VALUE: usize = 1 << 30;
 
 /// Stores lines.
 pub(crate) fn import(args: &Import) -> Result {
@@ -177,12 +174,8 @@ impl<'a> Loader<'a> {
 
     fn add(&mut self, key: &[u8], value: &[u8]) -> std::result::Result<(), String> {
         // Checked line by line, so that one oversized entry does not spoil its whole batch.
-        if key.len() > MAX_KEY {
-            return Err(format!("the key has {} bytes; the limit is {MAX_KEY}", key.len()));
-        }
-        if value.len() > MAX_VALUE {
-            return Err(format!("the value has {} bytes; the limit is {MAX_VALUE}", value.len()));
-        }
+        check_key(key)?;
+        check_value(value)?;
         self.batch.put(key, value);
         Ok(())
     }

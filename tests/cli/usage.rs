@@ -158,5 +158,30 @@ fn an_oversized_key_is_refused_with_its_limit() {
     // A key that cannot be stored is not there.
     scratch.on_db("multi-get", &args).ends_with(1).says(&["1 of 1 keys not found"]);
     let key = "k".repeat(70_000);
-    scratch.on_db("put", &[key.as_str(), "v"]).ends_with(3).says(&["65535"]);
+    let limit = &["the key has 70000 bytes; the limit is 65535"];
+    let absent = scratch.path("absent");
+    for command in ["put", "delete"] {
+        let args = if command == "put" { &[key.as_str(), "v"][..] } else { &[key.as_str()] };
+        scratch.on_db(command, args).ends_with(3).says(limit);
+        let elsewhere = [&[command, absent.to_str().unwrap()], args].concat();
+        run(elsewhere).ends_with(3).says(limit);
+        assert!(!absent.exists(), "{command} made a database for a key that cannot be stored");
+    }
+    let longest = "k".repeat(65_535);
+    scratch.on_db("put", &[longest.as_str(), "v"]).ends_with(0);
+    assert_eq!(scratch.on_db("get", &[longest.as_str()]).ends_with(0).text(), "v\n");
+    let line = format!("{key}\tv\n");
+    scratch.on_db_with("import", &[] as &[&str], line.as_bytes()).ends_with(3).says(limit);
+}
+
+#[test]
+fn an_oversized_value_is_refused_with_its_limit_before_anything_is_read_or_made() {
+    let scratch = Scratch::new();
+    // A hole: nothing of it is on the disk.
+    let large = scratch.file("large", "");
+    fs::OpenOptions::new().write(true).open(&large).unwrap().set_len((1 << 30) + 1).unwrap();
+    let args = ["k", "--value-file", large.to_str().unwrap()];
+    let said = scratch.on_db("put", &args).ends_with(3);
+    said.says(&[large.to_str().unwrap(), "1073741824 bytes, which is the limit"]);
+    assert!(!scratch.db().exists());
 }
