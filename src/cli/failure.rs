@@ -114,8 +114,8 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<treering_env::Error> for Failure {
-    fn from(error: treering_env::Error) -> Self {
+impl From<crate::env::Error> for Failure {
+    fn from(error: crate::env::Error) -> Self {
         Self::from(Error::from(error))
     }
 }
@@ -133,7 +133,7 @@ fn no_descriptors(errno: i32) -> bool {
 }
 
 fn advice(error: &Error) -> Option<&'static str> {
-    use treering_env::ErrorKind;
+    use crate::env::ErrorKind;
     Some(match error {
         Error::Locked(_) => {
             "one process at a time can open a database: stop the other one, then try again"

@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
-use treering_env::PosixEnv;
 
 use super::data::Data;
 use crate::cli::failure::{Failure, Result};
 use crate::cli::interrupt::{Guard, Leftover, on_interrupt};
-use crate::{CfOptions, Compression, Db, Durability, Options, WriteBatch, WriteOptions};
+use crate::{CfOptions, Compression, Db, Durability, Options, PosixEnv, WriteBatch, WriteOptions};
 
 /// Entries in one batch while building.
 const BUILD_BATCH: u64 = 1000;

@@ -217,7 +217,7 @@ impl Engines {
                     .as_ref()
                     .and_then(|made| made.as_ref().err())
                     .map(ToString::to_string),
-                Engine::Fio => match Fio::find(treering_env::IoUringEnv::new().is_ok()) {
+                Engine::Fio => match Fio::find(crate::IoUringEnv::new().is_ok()) {
                     Ok(fio) => {
                         engines.fio = Some(fio);
                         None

@@ -11,7 +11,6 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use treering_env::Env;
 
 use super::cgroup;
 use super::data::{Data, Stream};
@@ -22,7 +21,7 @@ use crate::cli::environment::{EnvName, open_with, report_json};
 use crate::cli::failure::{Exit, Failure, Result};
 use crate::cli::output::Output;
 use crate::cli::size::{human_size, to_f64};
-use crate::{Db, Options};
+use crate::{Db, Env, Options};
 
 /// Keys looked up before the measurement.
 const WARM_UP: u32 = 512;

@@ -9,9 +9,6 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde_json::Value;
-use treering_env::{
-    Access, Buffer, Env, IoUringEnv, RandomAccessFile, RandomRwFile, Request, WritePath,
-};
 
 use super::target::{Target, noise, stamp};
 use super::{Case, Measured};
@@ -21,6 +18,8 @@ use crate::cli::bench::run::process_cpu;
 use crate::cli::environment::report_json;
 use crate::cli::failure::{Failure, Result};
 use crate::cli::size::to_f64;
+use crate::env::{self, Access, Buffer, RandomAccessFile, RandomRwFile, Request, WritePath};
+use crate::{Env, IoUringEnv};
 
 /// Threads of the pool at most: beyond this the machine is measured and not the device.
 const LARGEST_POOL: u32 = 1024;
@@ -93,7 +92,7 @@ enum Opened {
 fn through_queue(job: &Job<'_>) -> Result<Measured> {
     let env = environment(job.case)?;
     let path = job.target.path();
-    let fail = |error: treering_env::Error| Failure::failed(error.to_string());
+    let fail = |error: env::Error| Failure::failed(error.to_string());
     let file = if job.writes() {
         Opened::Write(env.open_rw(path).map_err(fail)?)
     } else {

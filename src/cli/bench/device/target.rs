@@ -11,13 +11,13 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, OFlags, fadvise};
-use treering_env::Buffer;
 
 use crate::cli::args::device::UNIT;
 use crate::cli::bench::data::Stream;
 use crate::cli::bench::database::Place;
 use crate::cli::failure::{Failure, Result};
 use crate::cli::interrupt::{Leftover, on_interrupt};
+use crate::env::Buffer;
 
 const SECTOR: usize = 512;
 /// Bytes written in one call while filling.
