@@ -358,8 +358,7 @@ impl Ring for KernelRing {
 
     fn knows(&self, entry: &Entry) -> bool {
         // Of a vectored read the entry names a list, which is in nobody's registered memory.
-        entry.work != Work::ReadVectored
-            && self.known.holds(entry.start, entry.len as usize)
+        entry.work != Work::ReadVectored && self.known.holds(entry.start, entry.len as usize)
     }
 
     unsafe fn push(&mut self, entry: Entry) -> bool {

@@ -13,7 +13,7 @@ use super::setup::with_memory_back_off;
 use super::unavailable::Unavailable;
 use crate::os_file::Os;
 use crate::posix::outlet::Outlet;
-use crate::posix::writable::Shared as File;
+use crate::posix::writable::Shared;
 use crate::sync::Arc;
 use crate::{EnvReport, FileKind};
 
@@ -104,7 +104,7 @@ impl Writes {
     }
 
     /// What a new file writes through; nothing if it writes on the calling thread.
-    pub(super) fn outlet(&self, kind: FileKind, file: &Arc<File>) -> Option<Box<dyn Outlet>> {
+    pub(super) fn outlet(&self, kind: FileKind, file: &Arc<Shared>) -> Option<Box<dyn Outlet>> {
         let reactor = self.reactor.as_ref()?;
         let manner = match (self.path, kind) {
             (WritePath::Auto | WritePath::Reactor, FileKind::Table) => Manner {

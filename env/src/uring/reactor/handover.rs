@@ -11,7 +11,7 @@ use super::stream::{Block, Hints, Returned, Share, Stream};
 use crate::counters::Count;
 use crate::os_file::Os;
 use crate::posix::outlet::{Outlet, Stopped, start_write_back};
-use crate::posix::writable::{Shared as File, TABLE_BUFFER};
+use crate::posix::writable::{Shared, TABLE_BUFFER};
 use crate::sync::Arc;
 use crate::{Buffer, Error, ErrorKind, Result};
 
@@ -56,7 +56,7 @@ enum Way {
 }
 
 impl Handover {
-    pub(crate) fn new(reactor: &Arc<Reactor>, file: &Arc<File>, manner: Manner) -> Self {
+    pub(crate) fn new(reactor: &Arc<Reactor>, file: &Arc<Shared>, manner: Manner) -> Self {
         let write_back = file.direct().is_none() && !manner.waits;
         let hints = Hints { write_back, early_sync: manner.early_sync };
         Self {
@@ -70,7 +70,7 @@ impl Handover {
         }
     }
 
-    fn file(&self) -> &Arc<File> {
+    fn file(&self) -> &Arc<Shared> {
         self.stream.file()
     }
 

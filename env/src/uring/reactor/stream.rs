@@ -9,7 +9,7 @@
 //!   the error.
 
 use crate::posix::outlet::WRITE_BACK;
-use crate::posix::writable::Shared as File;
+use crate::posix::writable::Shared;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering};
 use crate::{Buffer, Error, ErrorKind};
 
@@ -123,7 +123,7 @@ pub(crate) struct Hints {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    file: Arc<File>,
+    file: Arc<Shared>,
     early_sync: Option<u64>,
     /// Its file system was found not to write on a ring.
     refused: AtomicBool,
@@ -133,7 +133,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// A file of which nothing was handed over.
-    pub(crate) fn new(file: &Arc<File>, hints: Hints) -> Arc<Self> {
+    pub(crate) fn new(file: &Arc<Shared>, hints: Hints) -> Arc<Self> {
         let pushed = hints.write_back.then_some(0);
         let progress = Mutex::new(Progress { pushed, ..Progress::default() });
         let (refused, changed) = Default::default();
@@ -141,7 +141,7 @@ impl Stream {
         Arc::new(Self { file: Arc::clone(file), early_sync, refused, progress, changed })
     }
 
-    pub(crate) fn file(&self) -> &Arc<File> {
+    pub(crate) fn file(&self) -> &Arc<Shared> {
         &self.file
     }
 
@@ -275,7 +275,7 @@ pub(crate) struct EarlySync {
 }
 
 impl EarlySync {
-    pub(crate) fn file(&self) -> &Arc<File> {
+    pub(crate) fn file(&self) -> &Arc<Shared> {
         &self.stream.file
     }
 
