@@ -8,16 +8,12 @@ use std::time::Duration;
 use treering_env::{Call, CrashPolicy, Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
 use treering_lsm::{Error, Options};
 
-use crate::support::{DIR, all, open, roomy, try_open, with_suffix};
+use crate::support::{DIR, all, fill_device, is_manifest, open, roomy, try_open, with_suffix};
 
 const EIO: i32 = 5;
 
 fn threaded() -> Options {
     Options { background_threads: 1, ..roomy() }
-}
-
-fn is_manifest(call: &Call<'_>) -> bool {
-    call.path.to_string_lossy().contains("MANIFEST")
 }
 
 /// A job that panicked stayed counted as running: `flush` then returned Ok with nothing flushed, or
@@ -104,9 +100,7 @@ fn a_full_disk_loses_nothing_that_an_unsynced_edit_replaced() {
         flush.join().unwrap().unwrap();
         killed
     });
-    killed.set_capacity(1 << 40);
-    let free = killed.free_space(DIR.as_ref()).unwrap();
-    killed.set_capacity((1 << 40) - free);
+    fill_device(&killed);
     let error = try_open(Arc::new(killed.clone()), options.clone()).unwrap_err();
     assert!(matches!(error, Error::NoSpace(_)), "{error}");
     // A file system may make names durable on its own at any time.

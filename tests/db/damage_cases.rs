@@ -6,21 +6,15 @@ use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use treering_env::{Access, Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
+use treering_env::{Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
 use treering_lsm::{Db, Error, Options};
 
 use crate::support::{
-    DIR, all, count, get, names, open, open_new, roomy, small, text, try_open, with_suffix,
+    DIR, all, count, fill_device, get, names, open, open_new, read_file, roomy, small, text,
+    try_open, with_suffix,
 };
 
 type Map = BTreeMap<String, String>;
-
-fn read_file(env: &MemEnv, path: &Path) -> Vec<u8> {
-    let file = env.open(path, Access::Sequential).unwrap();
-    let mut bytes = vec![0; usize::try_from(file.size()).unwrap()];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    bytes
-}
 
 /// Puts bytes in the place of a file's content.
 fn rewrite(env: &MemEnv, path: &Path, bytes: &[u8]) {
@@ -352,9 +346,7 @@ fn a_full_disk_with_a_torn_log_is_refused_without_a_change_and_opens_when_there_
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
     bytes[end - 30..end].fill(0);
     rewrite(&env, &path, &bytes);
-    env.set_capacity(1 << 40);
-    let free = env.free_space(DIR.as_ref()).unwrap();
-    env.set_capacity((1 << 40) - free);
+    fill_device(&env);
     let before = env.fingerprint();
     let error = try_open(Arc::new(env.clone()), roomy()).unwrap_err();
     assert!(matches!(error, Error::NoSpace(_)), "{error}");

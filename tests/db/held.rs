@@ -1,28 +1,16 @@
 //! What is asked of a database while one operation of the device is held, or after it failed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use treering_env::{Call, CrashPolicy, Fault, FaultEnv, FaultKind, MemEnv, Op};
+use treering_env::{CrashPolicy, Fault, FaultKind, Op};
 use treering_lsm::{ColumnFamily, Db, Durability, Error, Options, WriteBatch, WriteOptions};
 
-use crate::support::{all, count, get, open, roomy, small, try_open};
+use crate::support::{all, count, faulty, get, is_manifest, open, roomy, small};
 
 const EIO: i32 = 5;
 
 fn threaded() -> Options {
     Options { background_threads: 2, ..small() }
-}
-
-fn faulty(options: Options) -> (MemEnv, FaultEnv, Db) {
-    let env = MemEnv::new();
-    let faults = FaultEnv::new(Arc::new(env.clone()));
-    let db = try_open(Arc::new(faults.clone()), options).unwrap();
-    (env, faults, db)
-}
-
-fn is_manifest(call: &Call<'_>) -> bool {
-    call.path.to_string_lossy().contains("MANIFEST")
 }
 
 fn write_both(

@@ -6,8 +6,7 @@ use std::time::Duration;
 use treering_env::{Fault, FaultKind, Op};
 use treering_lsm::Db;
 
-use crate::poison::faulty;
-use crate::support::roomy;
+use crate::support::{faulty, roomy};
 
 /// Long enough that only a thread that is stuck takes longer.
 const STUCK: Duration = Duration::from_mins(2);

@@ -5,27 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use treering_env::{
-    Access, CrashPolicy, Env, Fault, FaultEnv, FaultKind, FileKind, MemEnv, Op, When,
-};
-use treering_lsm::{Db, Durability, Error, WriteBatch, WriteOptions};
+use treering_env::{CrashPolicy, Env, Fault, FaultEnv, FaultKind, FileKind, MemEnv, Op, When};
+use treering_lsm::{Db, Error};
 
 use crate::support::{
-    DIR, all, count, get, names, open, open_new, roomy, small, try_open, with_suffix,
+    DIR, all, count, get, names, open, open_new, put_synced, read_file, roomy, small, try_open,
+    with_suffix,
 };
-
-fn put_synced(db: &Db, key: &str, value: &str) -> Result<(), Error> {
-    let mut batch = WriteBatch::new();
-    batch.put(key, value);
-    db.write_opt(batch, &WriteOptions { durability: Some(Durability::Synced) })
-}
-
-fn read_file(env: &dyn Env, path: &Path) -> Vec<u8> {
-    let file = env.open(path, Access::Sequential).unwrap();
-    let mut bytes = vec![0; usize::try_from(file.size()).unwrap()];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    bytes
-}
 
 /// Every file of the directory with its content.
 fn contents(env: &dyn Env, dir: &Path) -> BTreeMap<String, Vec<u8>> {

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use treering_env::{Env, Fault, FaultEnv, FaultKind, FileKind, MemEnv, Op};
 use treering_lsm::{Error, Options};
 
-use crate::support::{DIR, all, count, names, open, open_new, roomy, small, try_open, with_suffix};
+use crate::support::{
+    DIR, all, count, fill_device, names, open, open_new, read_file, roomy, small, try_open,
+    with_suffix,
+};
 
 fn shared(env: &MemEnv) -> Arc<dyn Env> {
     Arc::new(env.clone())
@@ -16,13 +19,6 @@ fn write_file(env: &dyn Env, name: &str, bytes: &[u8]) {
     let mut file = env.create(&Path::new(DIR).join(name), FileKind::Other).unwrap();
     file.append(bytes).unwrap();
     file.finish().unwrap();
-}
-
-fn read_file(env: &dyn Env, name: &str) -> Vec<u8> {
-    let file = env.open(&Path::new(DIR).join(name), treering_env::Access::Sequential).unwrap();
-    let mut bytes = vec![0; usize::try_from(file.size()).unwrap()];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    bytes
 }
 
 /// A closed database with tables and a log.
@@ -41,7 +37,7 @@ fn filled() -> MemEnv {
 #[test]
 fn a_damaged_current_is_refused_and_the_right_one_opens_with_all_keys() {
     let env = filled();
-    let good = read_file(&env, "CURRENT");
+    let good = read_file(&env, &Path::new(DIR).join("CURRENT"));
     let garbage = vec![b'g'; 1 << 20];
     let bad: [&[u8]; 6] = [
         b"",
@@ -95,7 +91,7 @@ fn a_begun_log_without_current_is_a_lost_database_and_not_a_new_one() {
 fn a_missing_table_is_named_every_time_and_nothing_changes() {
     let env = filled();
     let table = with_suffix(&env, ".sst").remove(0);
-    let bytes = read_file(&env, &table);
+    let bytes = read_file(&env, &Path::new(DIR).join(&table));
     env.remove(&Path::new(DIR).join(&table)).unwrap();
     let before = names(&env);
     for _ in 0..2 {
@@ -273,12 +269,7 @@ fn a_full_disk_is_opened_by_removing_left_overs_or_refused_without_a_change() {
         db.put(format!("key{i:04}"), "v".repeat(30)).unwrap();
     }
     drop(db);
-    let fill = || {
-        env.set_capacity(1 << 40);
-        let free = env.free_space(DIR.as_ref()).unwrap();
-        env.set_capacity((1 << 40) - free);
-    };
-    fill();
+    fill_device(&env);
     let before = env.fingerprint();
     let error = try_open(shared(&env), roomy()).unwrap_err();
     assert!(matches!(error, Error::NoSpace(_)), "{error}");
@@ -287,7 +278,7 @@ fn a_full_disk_is_opened_by_removing_left_overs_or_refused_without_a_change() {
     let foreign = [format!("{}.sst", u64::MAX), format!("MANIFEST-{}", (1_u64 << 55) + 1)];
     env.set_capacity(u64::MAX);
     write_file(&env, &foreign[0], &vec![1; 1 << 20]);
-    fill();
+    fill_device(&env);
     let before = env.fingerprint();
     let error = try_open(shared(&env), roomy()).unwrap_err();
     assert!(matches!(error, Error::NoSpace(_)), "{error}");
@@ -295,7 +286,7 @@ fn a_full_disk_is_opened_by_removing_left_overs_or_refused_without_a_change() {
     env.set_capacity(u64::MAX);
     write_file(&env, &foreign[1], b"mine");
     write_file(&env, "000900.sst", &vec![1; 1 << 20]);
-    fill();
+    fill_device(&env);
     let db = try_open(shared(&env), roomy()).unwrap();
     assert_eq!(all(&db).len(), 200);
     let left = names(&env);

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use treering_env::{Call, Fault, FaultEnv, FaultKind, Op};
 use treering_lsm::{Db, Error, Options};
 
-use crate::poison::{assert_poisoned, faulty, put_synced};
-use crate::support::{get, open, roomy};
+use crate::poison::assert_poisoned;
+use crate::support::{faulty, get, open, put_synced, roomy};
 
 /// From now on every such operation panics.
 fn plant(faults: &FaultEnv, op: Op, path: &'static str) {

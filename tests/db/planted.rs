@@ -6,15 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use treering_env::{CrashPolicy, Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
-use treering_lsm::{Clock, Db, Durability, Error, WriteBatch, WriteOptions};
+use treering_lsm::{Clock, Db};
 
-use crate::support::{DIR, all, open, roomy, small, try_open};
-
-fn put_synced(db: &Db, key: &str) -> Result<(), Error> {
-    let mut batch = WriteBatch::new();
-    batch.put(key, "v");
-    db.write_opt(batch, &WriteOptions { durability: Some(Durability::Synced) })
-}
+use crate::support::{DIR, all, open, put_synced, roomy, small, try_open};
 
 /// Whether some power loss after a synced write, a flush and a reopen breaks a promise, if `step`
 /// reports success and does nothing.
@@ -27,7 +21,7 @@ fn is_noticed(step: impl Fn() -> Fault) -> bool {
     for round in 0..3 {
         let db = try_open(Arc::clone(&shared), roomy()).unwrap();
         for step in 0..2 {
-            put_synced(&db, &format!("key{round}{step}")).unwrap();
+            put_synced(&db, &format!("key{round}{step}"), "v").unwrap();
             for policy in CrashPolicy::all(round * 2 + step) {
                 let count = usize::try_from(round * 2 + step + 1).unwrap();
                 let image: Arc<dyn Env> = Arc::new(env.crash(policy));

@@ -4,26 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use treering_env::{CountEnv, Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
-use treering_lsm::{Db, Durability, Error, Options, WriteBatch, WriteOptions};
+use treering_lsm::{Db, Error, WriteBatch};
 
-use crate::support::{all, get, open, roomy, small, try_open};
+use crate::support::{all, faulty, fill_device, get, open, put_synced, roomy, small, try_open};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
-
-/// A database whose environment can be told to fail.
-pub(crate) fn faulty(options: Options) -> (MemEnv, FaultEnv, Db) {
-    let env = MemEnv::new();
-    let faults = FaultEnv::new(Arc::new(env.clone()));
-    let db = try_open(Arc::new(faults.clone()), options).unwrap();
-    (env, faults, db)
-}
-
-pub(crate) fn put_synced(db: &Db, key: &str, value: &str) -> Result<(), Error> {
-    let mut batch = WriteBatch::new();
-    batch.put(key, value);
-    db.write_opt(batch, &WriteOptions { durability: Some(Durability::Synced) })
-}
 
 /// Every kind of write is refused, and each names the first cause.
 pub(crate) fn assert_poisoned(db: &Db, cause: &str) {
@@ -269,9 +255,7 @@ fn a_failed_manifest_write_poisons_and_the_data_is_there_once_after_a_reopen() {
 fn a_full_device_before_the_append_refuses_the_write_and_nothing_else() {
     let env = MemEnv::new();
     let db = open(&env, roomy());
-    env.set_capacity(1 << 40);
-    let free = env.free_space(crate::support::DIR.as_ref()).unwrap();
-    env.set_capacity((1 << 40) - free);
+    fill_device(&env);
     let mut written = 0;
     let error = loop {
         match db.put(format!("key{written:05}"), "v".repeat(100)) {

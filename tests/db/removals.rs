@@ -5,11 +5,10 @@ use std::sync::Arc;
 use treering_env::{CrashPolicy, Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
 use treering_lsm::{Db, Error, Options};
 
-use crate::support::{DIR, all, count, get, names, open, open_new, roomy, try_open, with_suffix};
-
-fn is_manifest(call: &treering_env::Call<'_>) -> bool {
-    call.path.to_string_lossy().contains("MANIFEST")
-}
+use crate::support::{
+    DIR, all, count, fill_device, get, is_manifest, names, open, open_new, roomy, try_open,
+    with_suffix,
+};
 
 /// Two tables, and a compaction of them that leaves one.
 fn two_tables(db: &Db) {
@@ -67,12 +66,6 @@ fn an_iterator_dropped_after_the_close_removes_nothing() {
     assert_eq!(count(&env, ".sst"), 1, "left-overs go at the next open");
 }
 
-fn fill(env: &MemEnv) {
-    env.set_capacity(1 << 40);
-    let free = env.free_space(DIR.as_ref()).unwrap();
-    env.set_capacity((1 << 40) - free);
-}
-
 /// BG-08. The sync of an edit failed, and one after it says Ok and does nothing: what the edit replaced
 /// must stay, since the edit may be gone after a power loss.
 #[test]
@@ -98,7 +91,7 @@ fn an_open_on_a_full_device_does_not_believe_a_sync_after_a_failed_one() {
     let tables = with_suffix(&killed, ".sst");
     assert_eq!(tables.len(), 3, "two inputs and an output: {tables:?}");
 
-    fill(&killed);
+    fill_device(&killed);
     let lying = FaultEnv::new(Arc::new(killed.clone()));
     lying.add(Fault::new(FaultKind::Drop).on(Op::Sync).matching(is_manifest));
     let error = try_open(Arc::new(lying), patient(0)).unwrap_err();
@@ -129,7 +122,7 @@ fn an_open_on_a_full_device_removes_what_no_manifest_names() {
         file.append(&bytes).unwrap();
         file.finish().unwrap();
     }
-    fill(&env);
+    fill_device(&env);
     let db = open(&env, roomy());
     assert_eq!(all(&db).len(), 200);
     let left = names(&env);

@@ -1,15 +1,11 @@
 //! What is there after the database was closed, dropped or killed.
 
 use treering_env::{CrashPolicy, Env, MemEnv};
-use treering_lsm::{Durability, Error, Options, TailPolicy, WriteBatch, WriteOptions};
+use treering_lsm::{Error, Options, TailPolicy};
 
-use crate::support::{all, count, get, names, open, open_new, roomy, small, with_suffix};
-
-fn synced(db: &treering_lsm::Db, key: &str, value: &str) {
-    let mut batch = WriteBatch::new();
-    batch.put(key, value);
-    db.write_opt(batch, &WriteOptions { durability: Some(Durability::Synced) }).unwrap();
-}
+use crate::support::{
+    all, count, get, names, open, open_new, put_synced, roomy, small, with_suffix,
+};
 
 #[test]
 fn writes_are_there_after_close_after_drop_and_after_a_kill() {
@@ -34,7 +30,7 @@ fn writes_are_there_after_close_after_drop_and_after_a_kill() {
 #[test]
 fn a_synced_write_survives_a_power_loss_and_later_flushed_ones_are_lost_from_the_end() {
     let (env, db) = open_new(roomy());
-    synced(&db, "a", "1");
+    put_synced(&db, "a", "1").unwrap();
     db.put("b", "2").unwrap();
     db.put("c", "3").unwrap();
     for policy in CrashPolicy::all(5) {
@@ -50,7 +46,7 @@ fn a_synced_write_survives_a_power_loss_and_later_flushed_ones_are_lost_from_the
 #[test]
 fn opening_and_dying_again_and_again_leaves_a_bounded_number_of_files() {
     let (mut env, db) = open_new(roomy());
-    synced(&db, "a", "1");
+    put_synced(&db, "a", "1").unwrap();
     let mut counts = Vec::new();
     for round in 0..20 {
         env = env.kill();

@@ -1,9 +1,13 @@
-//! What the tests share: small options, and short ways to read everything.
+//! What the tests share: small options, environments that fail, and short ways to write and to read
+//! everything.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use treering_env::{Env, MemEnv};
-use treering_lsm::{CfOptions, Compression, Db, Error, Options};
+use treering_env::{Access, Call, Env, FaultEnv, MemEnv};
+use treering_lsm::{
+    CfOptions, Compression, Db, Durability, Error, Options, WriteBatch, WriteOptions,
+};
 
 /// Where the tests keep their database.
 pub(crate) const DIR: &str = "/data/db";
@@ -52,6 +56,47 @@ pub(crate) fn open(env: &MemEnv, options: Options) -> Db {
 /// Opens the database, or says why not.
 pub(crate) fn try_open(env: Arc<dyn Env>, options: Options) -> Result<Db, Error> {
     Db::open(env, DIR, options)
+}
+
+/// A database in a fresh `MemEnv` whose operations can be made to fail.
+pub(crate) fn faulty(options: Options) -> (MemEnv, FaultEnv, Db) {
+    let env = MemEnv::new();
+    let (faults, db) = faulty_on(&env, options);
+    (env, faults, db)
+}
+
+/// The same in an environment that is there.
+pub(crate) fn faulty_on(env: &MemEnv, options: Options) -> (FaultEnv, Db) {
+    let faults = FaultEnv::new(Arc::new(env.clone()));
+    let db = try_open(Arc::new(faults.clone()), options).unwrap();
+    (faults, db)
+}
+
+/// Whether a call is for a manifest.
+pub(crate) fn is_manifest(call: &Call<'_>) -> bool {
+    call.path.to_string_lossy().contains("MANIFEST")
+}
+
+/// Leaves no room for another byte.
+pub(crate) fn fill_device(env: &MemEnv) {
+    env.set_capacity(1 << 40);
+    let free = env.free_space(DIR.as_ref()).unwrap();
+    env.set_capacity((1 << 40) - free);
+}
+
+/// A put that outlives a power loss.
+pub(crate) fn put_synced(db: &Db, key: &str, value: &str) -> Result<(), Error> {
+    let mut batch = WriteBatch::new();
+    batch.put(key, value);
+    db.write_opt(batch, &WriteOptions { durability: Some(Durability::Synced) })
+}
+
+/// The bytes of a file.
+pub(crate) fn read_file(env: &dyn Env, path: &Path) -> Vec<u8> {
+    let file = env.open(path, Access::Sequential).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.size()).unwrap()];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
 }
 
 /// Everything in the family `default`, in order.

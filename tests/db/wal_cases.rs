@@ -4,27 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use treering_env::{CrashPolicy, Env, Fault, FaultEnv, FaultKind, MemEnv, Op, When};
-use treering_lsm::{ColumnFamily, Db, Durability, Error, Options, WriteBatch, WriteOptions};
+use treering_env::{CrashPolicy, Env, Fault, FaultKind, MemEnv, Op, When};
+use treering_lsm::{ColumnFamily, Db, Error, Options, WriteBatch};
 
 use crate::support::{
-    DIR, all, count, get, names, open, open_new, roomy, small, try_open, with_suffix,
+    DIR, all, count, faulty_on, get, names, open, open_new, put_synced, roomy, small, try_open,
+    with_suffix,
 };
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
-
-fn put_synced(db: &Db, key: &str, value: &str) -> Result<(), Error> {
-    let mut batch = WriteBatch::new();
-    batch.put(key, value);
-    db.write_opt(batch, &WriteOptions { durability: Some(Durability::Synced) })
-}
-
-fn faulty(env: &MemEnv, options: Options) -> (FaultEnv, Db) {
-    let faults = FaultEnv::new(Arc::new(env.clone()));
-    let db = try_open(Arc::new(faults.clone()), options).unwrap();
-    (faults, db)
-}
 
 fn bytes_on_disk(env: &MemEnv) -> u64 {
     let size = |name: &String| env.metadata(&Path::new(DIR).join(name)).unwrap().unwrap().size;
@@ -232,7 +221,7 @@ fn a_write_that_failed_never_wins_over_one_acknowledged_later() {
         let op = if kind == FaultKind::ErrorAfter(EIO) { Op::Flush } else { Op::Append };
         let mut last_sequence = 1;
         for attempt in 0..3 {
-            let (faults, db) = faulty(&env, roomy());
+            let (faults, db) = faulty_on(&env, roomy());
             assert!(db.stats().last_sequence >= last_sequence, "{kind:?}");
             last_sequence = db.stats().last_sequence;
             faults.add(Fault::new(kind).on(op).path(".log").times(1));
@@ -260,7 +249,7 @@ fn a_write_that_failed_never_wins_over_one_acknowledged_later() {
 fn a_sync_after_a_failed_write_fails_too() {
     for kind in [FaultKind::Error(EIO), FaultKind::Short { bytes: 30, errno: ENOSPC }] {
         let env = MemEnv::new();
-        let (faults, db) = faulty(&env, roomy());
+        let (faults, db) = faulty_on(&env, roomy());
         db.put("a", "1").unwrap();
         faults.add(Fault::new(kind).on(Op::Append).path(".log").times(1));
         let first = db.put("b", "2").unwrap_err().to_string();
@@ -331,7 +320,7 @@ fn a_segment_that_cannot_be_made_costs_no_acknowledged_write() {
     for op in [Op::Create, Op::Prepare, Op::Append, Op::Sync, Op::SyncDir] {
         for errno in [EIO, ENOSPC, 24] {
             let env = MemEnv::new();
-            let (faults, db) = faulty(&env, roomy());
+            let (faults, db) = faulty_on(&env, roomy());
             put_synced(&db, "first", "1").unwrap();
             // The segment that is in use goes on; the files made after it fail.
             let first = with_suffix(&env, ".log").remove(0);
@@ -373,7 +362,7 @@ fn a_segment_that_cannot_be_made_costs_no_acknowledged_write() {
 fn after_a_failed_sync_nothing_is_acknowledged_and_a_prefix_is_left() {
     for late in [false, true] {
         let env = MemEnv::new();
-        let (faults, db) = faulty(&env, roomy());
+        let (faults, db) = faulty_on(&env, roomy());
         put_synced(&db, "a", "1").unwrap();
         if late {
             faults.add(Fault::new(FaultKind::Drop).on(Op::Sync).path(".log").nth(1));
