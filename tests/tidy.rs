@@ -382,3 +382,64 @@ fn the_table_of_cases_agrees_with_the_tests() {
     }
     report(&problems);
 }
+
+/// The rules of the engine: properties of records, orders of operations; and how many there are.
+const RULES: &[(char, usize)] = &[('P', 12), ('O', 14)];
+
+/// The rules, in order.
+fn rules() -> Vec<String> {
+    RULES.iter().flat_map(|(kind, count)| (1..=*count).map(move |n| format!("{kind}{n}"))).collect()
+}
+
+/// The words of the comment above the function called `name`, with its attributes, if it is there.
+fn comment_above(text: &str, name: &str) -> Option<Vec<String>> {
+    let before = &text[..text.find(&format!("fn {name}("))?];
+    let lines = before.lines().rev().skip(1).map(str::trim);
+    let above = lines.take_while(|line| line.starts_with("///") || line.starts_with("#["));
+    Some(above.flat_map(words).collect())
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect()
+}
+
+/// Each rule stands once in the table of rules; the tests that the table names for it are there and
+/// name it, and a rule without a test is named by none.
+#[test]
+fn the_table_of_rules_agrees_with_the_tests() {
+    let mut problems = Vec::new();
+    let mut sources = files("rs");
+    sources.remove("tests/tidy.rs").unwrap();
+    let comments = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| line.trim_start().starts_with("//")).flat_map(words).collect()
+    };
+    let named: Vec<String> = sources.values().flat_map(|text| comments(text)).collect();
+    let page = fs::read_to_string(root().join("docs/testing.md")).unwrap();
+    let mut in_table = Vec::new();
+    for line in page.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let rule = cells[1].to_owned();
+        if !rules().contains(&rule) {
+            continue;
+        }
+        let tests: Vec<&str> = cells[4].split('`').skip(1).step_by(2).collect();
+        match cells[3] {
+            "covered" | "partly" if !tests.is_empty() => {}
+            "not yet" if tests.is_empty() && !named.contains(&rule) => {}
+            state => problems.push(format!("{rule}: {state}, by {} tests", tests.len())),
+        }
+        for test in tests {
+            let above = sources.values().find_map(|text| comment_above(text, test));
+            match above {
+                None => problems.push(format!("{rule}: no test is called {test}")),
+                Some(words) if !words.contains(&rule) => {
+                    problems.push(format!("{rule}: {test} does not say that it holds it"));
+                }
+                Some(_) => {}
+            }
+        }
+        in_table.push(rule);
+    }
+    assert_eq!(in_table, rules(), "the table has every rule once, in order");
+    report(&problems);
+}

@@ -22,7 +22,7 @@ use treering::Durability::{Buffered, Flushed, Synced};
 use workload::Step::{Batch, Compact, Delete, Flush, FlushWal, Put, Reopen, SyncWal};
 use workload::{Step, Workload, small};
 
-/// MAN-01, MAN-17, WAL-33: every operation of creating a database and of a first few writes.
+/// MAN-01, MAN-17, WAL-33, O1: every operation of creating a database and of a first few writes.
 #[test]
 fn creation_and_first_writes_survive_a_cut_anywhere() {
     let steps = [Put(1, Flushed), Put(2, Synced), Put(3, Flushed)];
@@ -87,7 +87,7 @@ fn batches_over_two_families_stay_whole_across_flushes() {
     Sweep::new("two families", Workload { steps: &steps, ..small() }).run();
 }
 
-/// MAN-06, WAL-33, WR-08: flushes and compactions, with their deletions.
+/// MAN-06, WAL-33, WR-08, O5, O7: flushes and compactions, with their deletions.
 #[test]
 fn flushes_and_compactions_survive_a_cut_anywhere() {
     let steps = [
@@ -134,7 +134,7 @@ fn segment_switches_survive_a_cut_anywhere() {
     Sweep::new("segment switch", workload).points(every(3)).run();
 }
 
-/// MAN-20, WAL-26: the power goes again at each operation of the open that recovers from the first
+/// MAN-20, WAL-26, O10, P12: the power goes again at each operation of the open that recovers from the first
 /// cut.
 #[test]
 fn a_second_cut_inside_recovery_changes_nothing() {

@@ -16,6 +16,7 @@ mod locks;
 mod manifest_cases;
 mod multi_get;
 mod opening;
+mod order;
 mod panics;
 mod planted;
 mod poison;

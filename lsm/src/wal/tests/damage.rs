@@ -4,6 +4,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
+use crate::record::RecordReader;
 
 /// Ten synced records and an unsynced one in a segment whose first step is full. The last
 /// record's start and end.
@@ -57,7 +58,7 @@ fn the_stricter_policy_refuses_a_torn_tail() {
     assert_eq!(strict(&bytes).unwrap().prefix(), 10);
 }
 
-/// WAL-02, WAL-03: an older segment cut at every byte, at record boundaries too, or zeroed from
+/// WAL-02, WAL-03, P6: an older segment cut at every byte, at record boundaries too, or zeroed from
 /// there, is corruption, and nothing of later segments is applied.
 #[test]
 fn an_older_segment_that_is_cut_anywhere_is_corruption() {
@@ -172,6 +173,42 @@ fn a_missing_or_emptied_segment_is_named() {
     alone.remove(&path_of(1)).unwrap();
     assert!(matches!(replayed(&alone, &log.facts), Err(Error::MissingFile(_))));
     assert!(matches!(replayed(&alone, &[]), Err(Error::MissingFile(_))));
+}
+
+/// P3: records are numbered without a gap over all segments, first records, end records and markers
+/// included, whatever their payloads say of sequence numbers. So a segment that lost whole records
+/// and seems to end in order is told from one that never had them.
+#[test]
+fn records_are_numbered_without_gaps_and_a_lost_end_shows() {
+    let env = new_env();
+    let mut log = Log::new(&env);
+    for _ in 0..3 {
+        log.append_synced(3);
+        log.wal.marker().unwrap();
+        log.rotate().unwrap();
+    }
+    log.append_synced(1);
+    let numbers = |path: &Path| {
+        let mut reader = RecordReader::open(&env, path).unwrap();
+        let mut numbers = Vec::new();
+        while let Some(record) = reader.read_next().unwrap() {
+            numbers.push((record.header.wal_seq, record.offset));
+        }
+        numbers
+    };
+    let all: Vec<u64> =
+        (1..=4).flat_map(|segment| numbers(&path_of(segment))).map(|(number, _)| number).collect();
+    assert_eq!(all, (1..=20).collect::<Vec<u64>>(), "three times six records, and two");
+
+    // Without its last records the first segment ends in zeros, as a prepared one does.
+    let bytes = bytes_of(&env, &path_of(1));
+    for (_, offset) in numbers(&path_of(1)).into_iter().skip(1) {
+        let mut cut = bytes.clone();
+        cut[usize::try_from(offset).unwrap()..].fill(0);
+        let image = with_bytes(&env, &path_of(1), &cut);
+        // What follows says so itself; no manifest is asked.
+        assert_eq!(corruption_at(replayed(&image, &[]), &path_of(1)), offset);
+    }
 }
 
 /// WAL-10, WAL-11: a newest file that nobody named is a spare whatever its length and content.
