@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
-use treering::env::{BatchReads, Env, IoUringEnv, MemEnv, PosixEnv, Unavailable};
+use treering::env::{
+    BatchReads, Env, FileKind, IoUringEnv, MemEnv, PosixEnv, Unavailable, WritePath,
+};
 
 /// An environment and an empty directory in it.
 pub(crate) struct Place {
@@ -27,8 +29,33 @@ impl Place {
         Self::real(Arc::new(env))
     }
 
+    /// Tables are read through mappings.
+    pub(crate) fn mapped() -> Self {
+        Self::real(Arc::new(PosixEnv::builder().mmap_reads(true).build().unwrap()))
+    }
+
+    /// Tables are read and written past the page cache.
+    pub(crate) fn direct() -> Self {
+        let builder = PosixEnv::builder().direct_reads(true).direct_writes(true);
+        Self::real(Arc::new(builder.build().unwrap()))
+    }
+
     pub(crate) fn io_uring() -> Result<Self, Unavailable> {
         Ok(Self::real(Arc::new(IoUringEnv::new()?)))
+    }
+
+    /// Every write goes through the reactor's ring; if asked for, tables past the page cache.
+    pub(crate) fn reactor(direct: bool) -> Result<Self, Unavailable> {
+        let builder = IoUringEnv::builder().write_path(WritePath::Reactor);
+        let env = builder.direct_reads(direct).direct_writes(direct).build()?;
+        Ok(Self::real(Arc::new(env)))
+    }
+
+    /// Whether files beside the build's output can be read and written past the page cache.
+    pub(crate) fn can_be_direct() -> bool {
+        let place = Self::direct();
+        place.env.create_dir_all(&place.dir).unwrap();
+        place.env.create(&place.dir.join("table"), FileKind::Table).is_ok()
     }
 
     /// A directory beside the build's output: on a real file system, where `/tmp` may be none.

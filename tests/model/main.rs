@@ -42,6 +42,19 @@ fn counted(places: &[Place], counter: &str) -> u64 {
     places.iter().map(|place| place.env.report().counter(counter)).sum()
 }
 
+/// Says why a test is not run. Written past the test harness, which would hide it.
+fn skipped(why: &str) {
+    writeln!(std::io::stderr(), "SKIPPED: {why}").expect("standard error can be written");
+}
+
+/// Whether rings can be used; says why not.
+fn rings_work() -> bool {
+    let Err(why) = Place::io_uring() else { return true };
+    assert!(std::env::var_os("TREERING_REQUIRE_IO_URING").is_none(), "{why}");
+    skipped(&why.to_string());
+    false
+}
+
 #[test]
 fn the_engine_agrees_with_a_map_in_memory() {
     run(200, Place::memory);
@@ -58,20 +71,52 @@ fn the_engine_agrees_with_a_map_on_posix_reading_ahead() {
     assert!(counted(&places, "nowait_hit") + counted(&places, "nowait_miss") > 0);
 }
 
+#[test]
+fn the_engine_agrees_with_a_map_on_mapped_tables() {
+    let places = run(12, Place::mapped);
+    assert!(counted(&places, "mmap_reads") > 0);
+}
+
+#[test]
+fn the_engine_agrees_with_a_map_on_direct_tables() {
+    if !Place::can_be_direct() {
+        return skipped("no direct I/O beside the build's output");
+    }
+    let places = run(12, Place::direct);
+    // The ends of tables are at no block's boundary.
+    assert!(counted(&places, "bounce_bytes") > 0);
+}
+
+#[test]
+fn the_engine_agrees_with_a_map_where_the_reactor_writes_everything() {
+    if !rings_work() {
+        return;
+    }
+    let places = run(12, || Place::reactor(false).unwrap());
+    assert!(counted(&places, "reactor_writes") > 0);
+}
+
+#[test]
+fn the_engine_agrees_with_a_map_on_direct_tables_through_rings() {
+    if !rings_work() {
+        return;
+    }
+    if !Place::can_be_direct() {
+        return skipped("no direct I/O beside the build's output");
+    }
+    let places = run(12, || Place::reactor(true).unwrap());
+    assert!(counted(&places, "reactor_writes") > 0);
+    // Nothing is in the page cache, so no read of a batch can be served without the ring.
+    assert!(counted(&places, "ring_reads") > 0);
+}
+
 /// On the ring the pages are dropped from the cache again and again, so that the misses really go
 /// through it; a run in which they did not is a failure.
 #[test]
 fn the_engine_agrees_with_a_map_on_io_uring() {
-    let first = match Place::io_uring() {
-        Ok(place) => place,
-        Err(why) => {
-            assert!(std::env::var_os("TREERING_REQUIRE_IO_URING").is_none(), "{why}");
-            // Past the test harness, which would hide it.
-            writeln!(std::io::stderr(), "SKIPPED: {why}").unwrap();
-            return;
-        }
-    };
-    drop(first);
+    if !rings_work() {
+        return;
+    }
     let many_at_once = |places: &[Place]| {
         let peak = places.iter().map(|place| place.env.report().counter("in_flight_peak")).max();
         counted(places, "ring_reads") > 0 && peak > Some(1)
