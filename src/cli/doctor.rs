@@ -71,6 +71,15 @@ fn as_json(found: &Diagnosis, group: &std::result::Result<u8, String>) -> Value 
             "sysctl_disabled": found.machine.io_uring_disabled,
             "seccomp": found.machine.seccomp,
             "memlock": found.machine.locked_memory,
+            "options": found
+                .offers
+                .iter()
+                .map(|offer| json!({
+                    "option": offer.option,
+                    "possible": offer.possible,
+                    "why": offer.why,
+                }))
+                .collect::<Vec<_>>(),
         },
         "file_system": found.file_system,
         "nowait_miss": nowait,

@@ -7,9 +7,10 @@ use serde_json::Value;
 
 use crate::tool::{Scratch, environments, fio_is_installed, run, skipped};
 
-const RUN: [&str; 15] = [
+const RUN: [&str; 16] = [
     "workload",
     "engine",
+    "options",
     "block_size",
     "depth",
     "achieved_depth",
@@ -127,6 +128,44 @@ fn direct_reads_go_through_the_ring_and_the_queue_has_no_direct_writes() {
 }
 
 #[test]
+fn options_of_the_queue_take_turns_and_the_counters_say_what_was_in_use() {
+    if !environments().contains(&"io_uring-direct") {
+        return skipped("no io_uring, or no direct I/O on this file system");
+    }
+    let scratch = Scratch::new();
+    let json = scratch.path("runs.json");
+    let (dir, file) = (scratch.path(""), json.display());
+    let line = format!(
+        "--engines queue,pread --file-size 4MiB --dir {} --depth 16 --registered false,true \
+         --sqpoll false,true --json {file}",
+        dir.display()
+    );
+    let text = device(&line).ends_with(0).text();
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 5);
+    for run in runs {
+        check_run(run);
+        let (options, counters) = (&run["options"], &run["report"]["counters"]);
+        assert_eq!(options.is_null(), run["engine"] == "pread", "{run}");
+        for (option, counter) in [("registered", "fixed_used"), ("sqpoll", "sqpoll_sqes")] {
+            let used = counters[counter].as_u64().unwrap_or(0);
+            assert_eq!(used > 0, options[option] == true, "{option}: {run}");
+        }
+    }
+    for part in ["queue+reg+sq ", "queue+sq: sqpoll used by ", "queue+reg: registered buffers used"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // Through the page cache registered buffers are of no use, and that is told.
+    let line = format!("--engines queue --file-size 4MiB --dir {}", dir.display());
+    let text = device(&format!("{line} --direct false --registered")).ends_with(0).text();
+    assert!(text.contains("registered buffers NOT IN USE: fixed_used stayed 0"), "{text}");
+    let refused = device(&format!("{line} --direct false --iopoll")).ends_with(3);
+    refused.says(&["queue+io: skipped", "only with direct_reads"]);
+}
+
+#[test]
 fn without_fio_the_rest_runs_and_fio_is_said_to_be_skipped() {
     let scratch = Scratch::new();
     let run = |engines: &str| {
@@ -197,6 +236,8 @@ fn what_makes_no_sense_is_refused_with_the_option_and_its_range() {
         ("--block-size 512", ["--block-size", "a multiple of 4KiB from 4KiB to 4MiB"]),
         ("--block-size 4KiB,8MiB", ["--block-size", "from 4KiB to 4MiB"]),
         ("--depth 0", ["--depth", "1..=4096"]),
+        ("--rings 0", ["--rings", "1..=256"]),
+        ("--sqpoll maybe", ["--sqpoll", "true"]),
         ("--depth 8,4097", ["--depth", "1..=4096"]),
         ("--threads 257", ["--threads", "1..=256"]),
         ("--file-size 1000", ["--file-size", "from 1MiB to 1024GiB"]),

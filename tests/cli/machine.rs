@@ -12,6 +12,10 @@ fn doctor_says_what_works_here_and_what_to_use() {
     assert!(report["file_system"].is_string(), "{report}");
     let kinds = ["starts", "only_looks", "unsupported", "unknown"];
     assert!(kinds.contains(&report["nowait_miss"].as_str().unwrap()), "{report}");
+    let options = report["io_uring"]["options"].as_array().unwrap();
+    let names: Vec<_> = options.iter().map(|option| option["option"].as_str().unwrap()).collect();
+    assert_eq!(names, ["fixed_buffers", "sqpoll", "iopoll"]);
+    assert!(options.iter().all(|o| o["possible"].is_boolean() && o["why"].is_string()), "{report}");
     let cgroup = &report["memory_cgroup"];
     assert_eq!(cgroup["allowed"].as_bool().unwrap(), cgroup["why_not"].is_null(), "{report}");
     let advised = report["advised"].as_str().unwrap();
@@ -19,6 +23,7 @@ fn doctor_says_what_works_here_and_what_to_use() {
     let text = run(["doctor", dir]).ends_with(0).text();
     assert!(text.contains(&format!("use: --env {advised}")), "{text}");
     assert!(text.contains("memory cgroups: "), "{text}");
+    assert_eq!(text.matches("\n  option ").count(), 3, "{text}");
 }
 
 #[test]

@@ -38,6 +38,11 @@ thread: the average by Little's law, and for the queue no more than the peak tha
 reports. Where it differs from --depth by more than 10 % the table says so aloud. A latency is \
 from handing an operation over until its result is taken.
 
+--registered, --sqpoll, --iopoll and --rings are options of the queue's environment. Each takes a \
+list, and every combination takes its turn beside the engines within each --repeat, as `queue+reg`, \
+`queue+sq`, `queue+io`, `queue/RINGS`. Below the table stands, by the counters of the environment, \
+what was really in use. One that this machine refuses is left out, with the reason.
+
 Presets (options beside them win; reads are direct, so that the device is measured):
   garnet   a store with one ring for each submitting thread and at most 128 operations of each in \
 flight: randread 4KiB, depth 128, twice as many threads as cores (at most 32)
@@ -135,6 +140,19 @@ pub(crate) struct BenchDevice {
     /// Past the page cache or not [default: true for randread, false for randwrite].
     #[arg(long, value_delimiter = ',')]
     pub(crate) direct: Vec<bool>,
+    /// The queue with 16MiB of registered buffers, for direct reads [default: false; alone: true].
+    #[arg(long, value_delimiter = ',', num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) registered: Vec<bool>,
+    /// The queue with a thread of the kernel that takes its entries, however few the processors
+    /// [default: false; alone: true].
+    #[arg(long, value_delimiter = ',', num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) sqpoll: Vec<bool>,
+    /// The queue with rings that ask the device for completions [default: false; alone: true].
+    #[arg(long, value_delimiter = ',', num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) iopoll: Vec<bool>,
+    /// Rings of the queue's environment, 1 to 256 [default: as many as threads].
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) rings: Vec<u32>,
     /// How long each run works.
     #[arg(long, value_parser = parse_seconds, default_value = "2")]
     pub(crate) seconds: f64,

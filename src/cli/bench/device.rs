@@ -5,6 +5,7 @@ mod engine;
 mod fio;
 mod report;
 mod target;
+mod variant;
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use self::engine::Job;
 use self::fio::Fio;
 use self::target::{Origin, Target};
+use self::variant::{Runner, Variant};
 use super::{machine, progress, write_report};
 use crate::cli::args::device::{BenchDevice, DeviceWorkload, Engine, Preset};
 use crate::cli::failure::{Exit, Failure, Result};
@@ -57,6 +59,8 @@ pub(crate) struct Measured {
 pub(crate) struct Run {
     pub(crate) workload: DeviceWorkload,
     pub(crate) engine: Engine,
+    /// Of the queue only.
+    pub(crate) options: Option<Variant>,
     pub(crate) block_size: u64,
     /// What was asked for.
     pub(crate) depth: u32,
@@ -107,11 +111,12 @@ impl Latency {
 }
 
 impl Run {
-    fn new(case: Case, engine: Engine, repeat: u32, measured: Measured) -> Self {
+    fn new(case: Case, runner: Runner, repeat: u32, measured: Measured) -> Self {
         let Measured { ops, verified, time, cpu, mean_depth, peak, latency, report } = measured;
         Self {
             workload: case.workload,
-            engine,
+            engine: runner.engine,
+            options: (runner.engine == Engine::Queue).then_some(runner.variant),
             block_size: case.block_size,
             depth: case.depth,
             achieved_depth: peak.map_or(mean_depth, |peak| mean_depth.min(to_f64(peak))),
@@ -127,18 +132,23 @@ impl Run {
             report,
         }
     }
+
+    /// Who did it.
+    pub(crate) fn runner(&self) -> Runner {
+        Runner { engine: self.engine, variant: self.options.unwrap_or_default() }
+    }
 }
 
 /// An engine that does not run, in all cases or in some, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skipped {
-    pub(crate) engine: Engine,
+    pub(crate) runner: Runner,
     pub(crate) why: String,
 }
 
 /// The engines that run, and why the others do not.
 struct Engines {
-    run: Vec<Engine>,
+    run: Vec<Runner>,
     fio: Option<Fio>,
     skipped: Vec<Skipped>,
 }
@@ -150,7 +160,7 @@ pub(crate) fn device(args: &BenchDevice) -> Result {
     let json = args.json.as_deref().map(NewFile::replace).transpose()?;
     let engines = Engines::new(args, &cases);
     for skipped in &engines.skipped {
-        note(format_args!("{}: skipped: {}", skipped.engine.name(), skipped.why));
+        note(format_args!("{}: skipped: {}", skipped.runner.name(), skipped.why));
     }
     if engines.run.is_empty() {
         return Err(Failure::failed(
@@ -174,10 +184,15 @@ pub(crate) fn device(args: &BenchDevice) -> Result {
     machine["seconds"] = json!(args.seconds);
     machine["seed"] = json!(args.seed);
     let skipped = engines.skipped.iter();
-    machine["left_out"] =
-        skipped.map(|skipped| json!({ "engine": skipped.engine, "why": skipped.why })).collect();
+    machine["left_out"] = skipped
+        .map(|Skipped { runner, why }| {
+            let options = (runner.engine == Engine::Queue).then_some(runner.variant);
+            json!({ "engine": runner.engine, "options": options, "why": why })
+        })
+        .collect();
     finish(&machine, &target, &runs, &engines.skipped, json)?;
-    let queue_is_missing = engines.skipped.iter().any(|skipped| skipped.engine == Engine::Queue);
+    let queue_is_missing =
+        engines.skipped.iter().any(|skipped| skipped.runner.engine == Engine::Queue);
     Ok(if queue_is_missing { Exit::No } else { Exit::Done })
 }
 
@@ -195,7 +210,7 @@ fn finish(
         out.line("")?;
         out.line(report::case_name(&case))?;
         out.line(report::table(&case))?;
-        for line in report::depths(&case) {
+        for line in report::depths(&case).into_iter().chain(report::options(&case)) {
             out.line(line)?;
         }
     }
@@ -208,15 +223,13 @@ fn finish(
 impl Engines {
     fn new(args: &BenchDevice, cases: &[Case]) -> Self {
         let mut engines = Self { run: Vec::new(), fio: None, skipped: Vec::new() };
-        let environment = cases.iter().filter(|case| runs_in(Engine::Queue, **case));
-        let environment =
-            environment.map(|case| engine::environment(*case).map(drop)).find(Result::is_err);
-        for &engine in &args.engines {
-            let why = match engine {
-                Engine::Queue => environment
-                    .as_ref()
-                    .and_then(|made| made.as_ref().err())
-                    .map(ToString::to_string),
+        for runner in Runner::all(args) {
+            let why = match runner.engine {
+                Engine::Queue => {
+                    let cases = cases.iter().filter(|case| runs_in(Engine::Queue, **case));
+                    let mut made = cases.map(|case| engine::environment(*case, runner.variant));
+                    made.find_map(Result::err).map(|why| why.to_string())
+                }
                 Engine::Fio => match Fio::find(crate::IoUringEnv::new().is_ok()) {
                     Ok(fio) => {
                         engines.fio = Some(fio);
@@ -227,9 +240,8 @@ impl Engines {
                 Engine::Pread | Engine::PreadPool => None,
             };
             match why {
-                Some(why) => engines.skipped.push(Skipped { engine, why }),
-                None if engines.run.contains(&engine) => {}
-                None => engines.run.push(engine),
+                Some(why) => engines.skipped.push(Skipped { runner, why }),
+                None => engines.run.push(runner),
             }
         }
         engines.note_queue_left_out(cases);
@@ -239,15 +251,14 @@ impl Engines {
     /// Puts the cases that the queue cannot do among what is skipped.
     fn note_queue_left_out(&mut self, cases: &[Case]) {
         let can = |case: &Case| runs_in(Engine::Queue, *case);
-        if !self.run.contains(&Engine::Queue) || cases.iter().all(can) {
-            return;
-        }
+        let queue = self.run.iter().find(|runner| runner.engine == Engine::Queue).copied();
+        let Some(runner) = queue.filter(|_| !cases.iter().all(can)) else { return };
         if !cases.iter().any(can) {
-            self.run.retain(|engine| *engine != Engine::Queue);
+            self.run.retain(|runner| runner.engine != Engine::Queue);
         }
         let why = "randwrite with --direct true: the environment writes in place through the page \
                    cache only";
-        self.skipped.push(Skipped { engine: Engine::Queue, why: why.to_owned() });
+        self.skipped.push(Skipped { runner: Runner::plain(runner.engine), why: why.to_owned() });
     }
 }
 
@@ -364,8 +375,8 @@ fn run_all(
     let total = cases.len() as u64 * u64::from(args.repeat) * engines.run.len() as u64;
     let progress = progress(total);
     let mut runs = Vec::new();
-    let done = all_turns(args, cases, engines, |case, engine, repeat| {
-        progress.set_message(format!("{} {}", case.workload.name(), engine.name()));
+    let done = all_turns(args, cases, engines, |case, runner, repeat| {
+        progress.set_message(format!("{} {}", case.workload.name(), runner.name()));
         let job = Job {
             case,
             target,
@@ -374,7 +385,7 @@ fn run_all(
             order_seed: args.seed ^ (runs.len() as u64 + 1) << 40,
             time: Duration::from_secs_f64(args.seconds),
         };
-        runs.push(run_one(&job, engine, repeat, engines.fio.as_ref())?);
+        runs.push(run_one(&job, runner, repeat, engines.fio.as_ref())?);
         progress.inc(1);
         Ok(())
     });
@@ -392,15 +403,15 @@ fn all_turns(
     args: &BenchDevice,
     cases: &[Case],
     engines: &Engines,
-    mut run: impl FnMut(Case, Engine, u32) -> Result<()>,
+    mut run: impl FnMut(Case, Runner, u32) -> Result<()>,
 ) -> Result<()> {
     let count = engines.run.len();
     for &case in cases {
         for repeat in 0..args.repeat {
             for turn in 0..count {
-                let engine = engines.run[(turn + repeat as usize) % count];
-                if runs_in(engine, case) {
-                    run(case, engine, repeat)?;
+                let runner = engines.run[(turn + repeat as usize) % count];
+                if runs_in(runner.engine, case) {
+                    run(case, runner, repeat)?;
                 }
             }
         }
@@ -408,11 +419,11 @@ fn all_turns(
     Ok(())
 }
 
-fn run_one(job: &Job<'_>, engine: Engine, repeat: u32, fio: Option<&Fio>) -> Result<Run> {
+fn run_one(job: &Job<'_>, runner: Runner, repeat: u32, fio: Option<&Fio>) -> Result<Run> {
     job.target.drop_from_cache()?;
-    let run = match fio.filter(|_| engine == Engine::Fio) {
+    let run = match fio.filter(|_| runner.engine == Engine::Fio) {
         Some(fio) => fio.perform(job, repeat)?,
-        None => Run::new(job.case, engine, repeat, engine::perform(job, engine)?),
+        None => Run::new(job.case, runner, repeat, engine::perform(job, runner)?),
     };
     if job.case.workload == DeviceWorkload::RandWrite {
         // The next run does not pay for what this one left in memory.
@@ -482,7 +493,7 @@ mod tests {
             latency: histogram(),
             report: Value::Null,
         };
-        let run = Run::new(case, Engine::Queue, 0, measured);
+        let run = Run::new(case, Runner::plain(Engine::Queue), 0, measured);
         assert!((run.achieved_depth - 12.0).abs() < 1e-9, "{run:?}");
         assert!((run.cpu_us_per_op - 5.0).abs() < 1e-9, "{run:?}");
     }

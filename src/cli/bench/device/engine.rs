@@ -11,6 +11,7 @@ use hdrhistogram::Histogram;
 use serde_json::Value;
 
 use super::target::{Target, noise, stamp};
+use super::variant::{Runner, Variant};
 use super::{Case, Measured};
 use crate::cli::args::device::{DeviceWorkload, Engine};
 use crate::cli::bench::data::Stream;
@@ -25,6 +26,10 @@ use crate::{Env, IoUringEnv};
 const LARGEST_POOL: u32 = 1024;
 /// The range of a ring's entries.
 const RING_ENTRIES: (u32, u32) = (8, 4096);
+/// Bytes of registered buffers.
+const REGISTERED: usize = 16 << 20;
+/// How long the poll thread stays awake without work; no run leaves it that long.
+const POLL_IDLE: Duration = Duration::from_secs(1);
 /// Blocks that each thread remembers to be read back.
 const READ_BACK: usize = 64;
 
@@ -51,10 +56,10 @@ impl Job<'_> {
 }
 
 /// Does the job with an engine of this process.
-pub(crate) fn perform(job: &Job<'_>, engine: Engine) -> Result<Measured> {
+pub(crate) fn perform(job: &Job<'_>, runner: Runner) -> Result<Measured> {
     let Case { threads, depth, .. } = job.case;
-    match engine {
-        Engine::Queue => through_queue(job),
+    match runner.engine {
+        Engine::Queue => through_queue(job, runner.variant),
         Engine::PreadPool => {
             let pool = depth.saturating_mul(threads).min(LARGEST_POOL).max(threads);
             plain(job, pool)
@@ -70,15 +75,22 @@ fn plain(job: &Job<'_>, threads: u32) -> Result<Measured> {
 }
 
 /// The environment that a case is done on, or why there is none.
-pub(crate) fn environment(case: Case) -> Result<IoUringEnv> {
+pub(crate) fn environment(case: Case, variant: Variant) -> Result<IoUringEnv> {
     let writes = case.workload == DeviceWorkload::RandWrite;
-    let builder = IoUringEnv::builder()
-        .rings(case.threads as usize)
+    let mut builder = IoUringEnv::builder()
+        .rings(variant.rings.unwrap_or(case.threads) as usize)
         .ring_entries(case.depth.clamp(RING_ENTRIES.0, RING_ENTRIES.1))
         .max_in_flight(case.depth as usize)
         .direct_reads(case.direct)
         // Writes in place reach a ring with this choice only.
         .write_path(if writes { WritePath::Reactor } else { WritePath::Caller });
+    if variant.registered {
+        builder = builder.fixed_buffers(REGISTERED);
+    }
+    if variant.sqpoll {
+        builder = builder.sqpoll(POLL_IDLE).allow_few_cores(true);
+    }
+    builder = builder.iopoll(variant.iopoll);
     builder.build().map_err(|why| Failure::failed(format!("io_uring cannot be used here: {why}")))
 }
 
@@ -89,8 +101,8 @@ enum Opened {
     Write(Arc<dyn RandomRwFile>),
 }
 
-fn through_queue(job: &Job<'_>) -> Result<Measured> {
-    let env = environment(job.case)?;
+fn through_queue(job: &Job<'_>, variant: Variant) -> Result<Measured> {
+    let env = environment(job.case, variant)?;
     let path = job.target.path();
     let fail = |error: env::Error| Failure::failed(error.to_string());
     let file = if job.writes() {

@@ -111,6 +111,7 @@ impl Fio {
         Some(Run {
             workload: case.workload,
             engine: Engine::Fio,
+            options: None,
             block_size: case.block_size,
             depth: case.depth,
             achieved_depth: mean_depth,

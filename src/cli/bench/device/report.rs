@@ -4,6 +4,7 @@ use comfy_table::Table;
 use serde_json::Value;
 
 use super::target::{Origin, Target};
+use super::variant::Runner;
 use super::{Run, Skipped};
 use crate::cli::args::device::{DeviceWorkload, Engine};
 use crate::cli::bench::table::{figure, median, table_with};
@@ -69,23 +70,24 @@ pub(crate) fn table(case: &[&Run]) -> Table {
         "p99.99", "depth",
     ];
     let mut table = table_with(header, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
-    for engine in engines(case) {
-        table.add_row(row(case, engine));
+    for runner in runners(case) {
+        table.add_row(row(case, runner));
     }
     table
 }
 
-fn row(case: &[&Run], engine: Engine) -> Vec<String> {
-    let group = of(case, engine);
+fn row(case: &[&Run], runner: Runner) -> Vec<String> {
+    let group = of(case, runner);
     let middle = |pick: fn(&Run) -> f64| median(group.iter().map(|run| pick(run))).unwrap_or(0.0);
     let ops = || group.iter().map(|run| run.ops_per_sec);
     let (least, most) = (ops().fold(f64::INFINITY, f64::min), ops().fold(0.0, f64::max));
-    let share = |base| ratio(case, engine, base).map_or_else(|| "-".to_owned(), times);
+    let share =
+        |base| ratio(case, runner, Runner::plain(base)).map_or_else(|| "-".to_owned(), times);
     let enough = group.iter().all(|run| run.ops >= OPS_FOR_P9999);
     let depth = middle(|run| run.achieved_depth);
     let loud = if misses(group[0], depth) { "!" } else { "" };
     vec![
-        engine.name().to_owned(),
+        runner.name(),
         format!("{:.0}", middle(|run| run.ops_per_sec)),
         format!("{least:.0}..{most:.0}"),
         share(Engine::Fio),
@@ -101,21 +103,32 @@ fn row(case: &[&Run], engine: Engine) -> Vec<String> {
 
 /// What has to be said about the depths that were not the ones asked for.
 pub(crate) fn depths(case: &[&Run]) -> Vec<String> {
-    let engines = engines(case).into_iter();
-    let lines = engines.filter_map(|engine| {
-        let group = of(case, engine);
+    let lines = runners(case).into_iter().filter_map(|runner| {
+        let group = of(case, runner);
         let depth = median(group.iter().map(|run| run.achieved_depth))?;
         let asked = group[0].depth;
         misses(group[0], depth).then(|| {
             format!(
                 "  DEPTH NOT AS ASKED: {} had {} in flight for each thread, not {asked}; its \
                  figures are those of that depth",
-                engine.name(),
+                runner.name(),
                 figure(depth)
             )
         })
     });
     lines.collect()
+}
+
+/// What was really in use of the options of the queue.
+pub(crate) fn options(case: &[&Run]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for runner in runners(case) {
+        let group = of(case, runner);
+        let reports: Vec<_> = group.iter().map(|run| &run.report).collect();
+        let said = runner.variant.in_use(&reports);
+        lines.extend(said.into_iter().map(|line| format!("  {}: {line}", runner.name())));
+    }
+    lines
 }
 
 /// Whether a depth is not the one asked for. A serial engine is asked for one at a time.
@@ -133,7 +146,7 @@ pub(crate) fn remarks(
 ) -> Vec<String> {
     let mut remarks = vec![String::new()];
     let skipped = skipped.iter();
-    remarks.extend(skipped.map(|skip| format!("{}: skipped: {}", skip.engine.name(), skip.why)));
+    remarks.extend(skipped.map(|skip| format!("{}: skipped: {}", skip.runner.name(), skip.why)));
     let verified: u64 = runs.iter().map(|run| run.verified).sum();
     remarks.push(match target.origin() {
         Origin::Foreign => {
@@ -173,24 +186,24 @@ pub(crate) fn remarks(
     remarks
 }
 
-fn engines(case: &[&Run]) -> Vec<Engine> {
-    let mut engines = Vec::new();
+fn runners(case: &[&Run]) -> Vec<Runner> {
+    let mut runners = Vec::new();
     for run in case {
-        if !engines.contains(&run.engine) {
-            engines.push(run.engine);
+        if !runners.contains(&run.runner()) {
+            runners.push(run.runner());
         }
     }
-    engines
+    runners
 }
 
-fn of<'r>(case: &[&'r Run], engine: Engine) -> Vec<&'r Run> {
-    case.iter().copied().filter(|run| run.engine == engine).collect()
+fn of<'r>(case: &[&'r Run], runner: Runner) -> Vec<&'r Run> {
+    case.iter().copied().filter(|run| run.runner() == runner).collect()
 }
 
 /// The median of the ratios within each repeat.
-fn ratio(case: &[&Run], engine: Engine, base: Engine) -> Option<f64> {
+fn ratio(case: &[&Run], runner: Runner, base: Runner) -> Option<f64> {
     let base = of(case, base);
-    let pairs = of(case, engine).into_iter().filter_map(|run| {
+    let pairs = of(case, runner).into_iter().filter_map(|run| {
         let other = base.iter().find(|other| other.repeat == run.repeat)?;
         Some(run.ops_per_sec / other.ops_per_sec)
     });
@@ -212,6 +225,7 @@ mod tests {
         Run {
             workload: DeviceWorkload::RandRead,
             engine,
+            options: None,
             block_size: 4096,
             depth: 32,
             achieved_depth,
@@ -277,7 +291,10 @@ mod tests {
         let path = dir.path().join("foreign");
         std::fs::write(&path, vec![1; 8192]).unwrap();
         let target = Target::named(&path, 1 << 20).unwrap();
-        let skipped = [Skipped { engine: Engine::Fio, why: "fio is not installed".to_owned() }];
+        let skipped = [Skipped {
+            runner: Runner::plain(Engine::Fio),
+            why: "fio is not installed".to_owned(),
+        }];
         let mut few = run(Engine::Queue, 0, 1.0, 32.0);
         few.ops = 3;
         let machine = json!({ "cores": 2, "load_average": 7.7 });
