@@ -18,6 +18,8 @@ pub(crate) use pool::BufferPool;
 mod arena;
 mod block;
 mod free;
+#[cfg(all(test, target_os = "linux"))]
+mod guarded;
 mod pool;
 mod slab;
 

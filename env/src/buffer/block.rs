@@ -6,6 +6,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::slice;
 
+#[cfg(all(test, target_os = "linux"))]
+use super::guarded::Guarded;
 use super::slab::Slab;
 use crate::sync::Arc;
 
@@ -30,6 +32,9 @@ enum Home {
     Own(Layout),
     /// A part of a slab, which no other block has, and the number that its pool gave the slab.
     Slab { _keep: Arc<Slab>, number: usize },
+    /// Its own mapping, watched by tests.
+    #[cfg(all(test, target_os = "linux"))]
+    Guarded(#[expect(dead_code, reason = "dropped with the block")] Box<Guarded>),
 }
 
 // SAFETY: a block owns its memory alone, as a `Box<[u8]>` does, and bytes have no thread affinity.
@@ -46,6 +51,14 @@ impl Block {
         Self { memory: allocate(layout), len: size, home: Home::Own(layout) }
     }
 
+    /// Memory for `len` bytes that notices what is done to it too late or too far.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(super) fn guarded(len: usize) -> Self {
+        let guarded = Box::new(Guarded::new(len));
+        let (memory, len) = guarded.memory();
+        Self { memory, len, home: Home::Guarded(guarded) }
+    }
+
     /// A new slab cut into blocks of `size` zeros, which carry the slab's `number`.
     pub(super) fn cut(slab: Slab, size: usize, number: usize) -> impl Iterator<Item = Self> {
         let slab = Arc::new(slab);
@@ -57,10 +70,7 @@ impl Block {
 
     /// The number of the slab that it is part of, if it is.
     pub(super) fn slab_number(&self) -> Option<usize> {
-        match self.home {
-            Home::Own(_) => None,
-            Home::Slab { number, .. } => Some(number),
-        }
+        if let Home::Slab { number, .. } = self.home { Some(number) } else { None }
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {

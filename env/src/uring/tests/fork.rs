@@ -1,5 +1,8 @@
 //! A child made by `fork` while its parent's queue has reads in flight.
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -203,4 +206,54 @@ fn a_child_writes_by_plain_calls_and_leaves_the_parents_reactor_alone() {
     environment.take();
     writes::write_table(&env, &dir.path().join("later"), 6);
     assert_eq!(env.report().counter("reactor_alive"), 1);
+}
+
+/// LIFE-01: a program that is started while reads and writes go on gets no ring, and what goes on
+/// stays right.
+#[test]
+fn programs_started_during_io_inherit_no_ring_and_change_no_byte() {
+    if refused() {
+        return;
+    }
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 100 * LEN);
+    let env = IoUringEnv::builder().rings(4).direct_reads(true).write_path(WritePath::Reactor);
+    let env = env.build().unwrap();
+    let file = env.open(&path, Access::Random).unwrap();
+    let (ranges, enough) = (long_ranges(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) {
+                    assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+                }
+            });
+        }
+        let written = dir.path().join("written");
+        let (env, enough) = (&env, &enough);
+        scope.spawn(move || {
+            while !enough.load(Ordering::Relaxed) {
+                writes::write_table(env, &written, 4);
+                std::fs::remove_file(&written).unwrap();
+            }
+        });
+        let started = catch_unwind(|| {
+            for _ in 0..30 * soak() {
+                let mut command = Command::new("ls");
+                command.args(["-l", "/proc/self/fd"]);
+                // SAFETY: nothing is done between the fork, which this asks for in place of a
+                // cheaper call, and the start of the program.
+                unsafe { command.pre_exec(|| Ok(())) };
+                let output = command.output().unwrap();
+                let open = String::from_utf8_lossy(&output.stdout);
+                assert!(output.status.success() && open.contains("->"), "{open}");
+                assert!(!open.contains("io_uring"), "a ring was inherited: {open}");
+            }
+        });
+        enough.store(true, Ordering::Relaxed);
+        started.unwrap();
+    });
+    let report = env.report();
+    assert!(report.counter("ring_reads") > 64 && report.counter("reactor_writes") > 0, "{report}");
+    assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
 }

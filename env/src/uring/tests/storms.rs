@@ -3,7 +3,8 @@
 //! Each test runs this test binary once more, for itself alone, with a variable that says which
 //! part to play; limits and signal handlers then concern nobody else.
 
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -91,22 +92,49 @@ fn reads_and_writes_survive_a_storm_of_signals() {
     let reading = IoUringEnv::builder().rings(1).nowait(false).write_path(WritePath::Caller);
     let reading = reading.build().unwrap();
     let file = reading.open(&path, Access::Random).unwrap();
-    let mut n = 0;
-    let enough = |report: &EnvReport| {
-        report.counter("reactor_writes") >= 64 && SIGNALS.load(Ordering::Relaxed) > 100
-    };
-    until(&env, enough, || {
-        n += 1;
-        write_table(&env, &dir.path().join(n.to_string()), 8);
-        for batch in 0..100_u64 {
-            let ranges: Vec<(u64, usize)> =
-                (0..8).map(|page| ((page * 7 + batch) % 64 * 4096, 4096)).collect();
-            assert_right(&read_batch(&reading, requests(&file, &ranges)), &ranges);
-        }
-    });
+    let table = dir.path().join("table");
+    for round in 1..=soak() {
+        let enough = |report: &EnvReport| {
+            report.counter("reactor_writes") >= 64 * round && SIGNALS.load(Ordering::Relaxed) > 100
+        };
+        until(&env, enough, || {
+            write_table(&env, &table, 8);
+            std::fs::remove_file(&table).unwrap();
+            for batch in 0..100_u64 {
+                let ranges: Vec<(u64, usize)> =
+                    (0..8).map(|page| ((page * 7 + batch) % 64 * 4096, 4096)).collect();
+                assert_right(&read_batch(&reading, requests(&file, &ranges)), &ranges);
+            }
+        });
+    }
+    say_figures(&role, &[&env, &reading]);
     let report = reading.report();
     assert!(report.counter("ring_reads") > 0, "{report}");
     assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+}
+
+/// In a long run, what happened and how often.
+fn say_figures(what: &str, envs: &[&IoUringEnv]) {
+    if soak() == 1 {
+        return;
+    }
+    let names = [
+        "reactor_writes",
+        "ring_writes",
+        "ring_reads",
+        "retried_canceled",
+        "retried_eintr",
+        "retried_eagain",
+        "fallback_pwrites",
+        "fallback_preads",
+        "breaker_opened",
+    ];
+    let mut said = format!("{what}: signals = {}", SIGNALS.load(Ordering::Relaxed));
+    for name in names {
+        let sum: u64 = envs.iter().map(|env| env.report().counter(name)).sum();
+        write!(said, ", {name} = {sum}").unwrap();
+    }
+    writeln!(std::io::stderr(), "{said}").unwrap();
 }
 
 /// Gives up privileges, and with them the right to more processes than this one.
@@ -133,7 +161,7 @@ fn writes_succeed_at_the_limit_of_processes() {
             writeln!(std::io::stderr(), "{why}").unwrap();
             return;
         }
-        for role in ["before", "after"] {
+        for role in ["before", "after", "queue"] {
             let dir = tempfile::tempdir().unwrap();
             std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
             let status = in_child(NAME, &format!("{role}={}", dir.path().display()));
@@ -158,6 +186,10 @@ fn writes_succeed_at_the_limit_of_processes() {
     }
     let env = IoUringEnv::builder().rings(1).write_path(WritePath::Reactor).build().unwrap();
     no_more_processes();
+    if when == "queue" {
+        queued_writes_without_workers(&env, dir);
+        return;
+    }
     let mut n = 0;
     let enough = |report: &EnvReport| report.counter("reactor_writes") >= 32;
     until(&env, enough, || {
@@ -168,6 +200,56 @@ fn writes_succeed_at_the_limit_of_processes() {
     let report = env.report();
     let again = report.counter("retried_canceled") + report.counter("taken_back");
     assert!(report.counter("fallback_pwrites") >= again, "{report}");
+    say_figures("after", &[&env]);
+}
+
+/// The level of an open breaker; none if it is closed.
+fn open_level(env: &IoUringEnv) -> Option<u64> {
+    let level = env.shared.breaker.level();
+    env.shared.breaker.is_open().then_some(level)
+}
+
+/// Writes in place that a queue gives to a ring need workers of the thread that does, and none can
+/// be made: what the kernel cancels is written all the same, each cancelled write having held its
+/// thread up for a while; so after a few of them no write may meet a ring for a long time.
+fn queued_writes_without_workers(env: &IoUringEnv, dir: &Path) {
+    const WRITES: u64 = 16;
+    let path = dir.join("in place");
+    let file = env.open_rw(&path).unwrap();
+    let mut while_open = 0;
+    for round in 0..400 * soak() {
+        let open_before = open_level(env);
+        let before = env.report();
+        let write = |n: u64| Request::Write {
+            file: Arc::clone(&file),
+            offset: n * 4096,
+            data: Buffer::from(&bytes(round + n, 4096)[..]),
+        };
+        for result in read_batch(env, (0..WRITES).map(write).collect()) {
+            result.unwrap();
+        }
+        let there = std::fs::read(&path).unwrap();
+        for n in 0..WRITES {
+            let at = usize::try_from(n).unwrap() * 4096;
+            assert!(there[at..at + 4096] == bytes(round + n, 4096)[..], "write {n} of {round}");
+        }
+        // Each of these writes worked off one step of the level, so it was open all the time.
+        if open_before.is_some_and(|level| level > WRITES) {
+            let since = env.report().since(&before);
+            assert_eq!(
+                since.counter("ring_writes"),
+                0,
+                "a ring while the breaker is open: {since}"
+            );
+            while_open += 1;
+        }
+    }
+    let report = env.report();
+    let canceled = report.counter("retried_canceled");
+    assert!(canceled == 0 || report.counter("fallback_pwrites") >= canceled, "{report}");
+    // A kernel or file system that needs no worker cancels nothing.
+    assert_eq!(canceled >= 3, while_open > 0, "{report}");
+    say_figures("queue", &[env]);
 }
 
 /// ENV-13: what was flushed survives the process, by every way of writing.
