@@ -58,6 +58,11 @@ impl Lane {
         self.taken.as_ref().is_some_and(|(flight, _)| flight.knows(entry))
     }
 
+    /// How many more entries may be pushed.
+    pub(crate) fn room(&self) -> usize {
+        self.taken.as_ref().map_or(0, |(flight, _)| flight.room())
+    }
+
     /// Whether another entry may be pushed.
     pub(crate) fn has_room(&self) -> bool {
         self.taken.as_ref().is_some_and(|(flight, _)| flight.has_room())

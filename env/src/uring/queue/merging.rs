@@ -1,5 +1,5 @@
-//! Runs: reads that lie next to each other in one file and are staged one after another go to the
-//! ring as one entry, and are told apart again when it completes.
+//! Runs: reads that lie next to each other in one file and go to the ring together are one entry,
+//! and are told apart again when it completes. In which order they were pushed is no matter.
 //!
 //! A run is an optimisation of the reads in it and never their fate: whatever goes wrong with it,
 //! each is read again on its own, and only what that says is its result.
@@ -22,6 +22,19 @@ struct Span {
 }
 
 impl RingQueue {
+    /// Puts what is staged in the order of files and offsets, if all of it goes out now: else a
+    /// read could be passed by others for ever.
+    pub(super) fn bring_neighbours_together(&mut self) {
+        let merges = self.shared.merging.limit > 0 && self.staged.len() > 1;
+        if merges && self.staged.len() <= self.lane.room() {
+            let ops = &mut self.ops;
+            self.staged.make_contiguous().sort_unstable_by_key(|piece| {
+                let span = span_of(ops, piece);
+                (span.fd, span.range.start)
+            });
+        }
+    }
+
     /// Takes the piece that was staged first out of line, and those behind it that make a run
     /// with it.
     pub(super) fn next_load(&mut self) -> Option<(Load, Entry)> {

@@ -33,6 +33,7 @@ impl RingQueue {
             }
             return;
         }
+        self.bring_neighbours_together();
         while self.lane.has_room() {
             self.leave_what_cannot_be_asked();
             let Some((load, entry)) = self.next_load() else { break };
