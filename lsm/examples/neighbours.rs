@@ -91,12 +91,12 @@ fn evict(dir: &Path) -> Result<(), Failure> {
 /// Keys per second, and entries given to the ring per call.
 fn measure(
     plan: &Plan,
-    env: Arc<dyn Env>,
+    env: &Arc<dyn Env>,
     keys: Keys,
     cold: bool,
     seed: u64,
 ) -> Result<(f64, f64), Failure> {
-    let db = Db::open(Arc::clone(&env), &plan.dir, options())?;
+    let db = Db::open(Arc::clone(env), &plan.dir, options())?;
     let mut state = seed;
     let mut call = || -> Vec<String> {
         let start = next(&mut state) % (plan.keys - BATCH);
@@ -106,7 +106,9 @@ fn measure(
     };
     let batches: Vec<Vec<String>> = (0..plan.calls).map(|_| call()).collect();
     if !cold {
-        batches.iter().for_each(|batch| drop(db.multi_get(batch)));
+        for batch in &batches {
+            drop(db.multi_get(batch));
+        }
     }
     if cold {
         evict(&plan.dir)?;
@@ -152,8 +154,9 @@ fn compare(plan: &Plan, direct: bool, keys: Keys, cold: bool) -> Result<(), Fail
             let side = (turn + repeat) % 2;
             let limit = if side == 0 { 0 } else { 128 << 10 };
             let env = IoUringEnv::builder().direct_reads(direct).merge_limit(limit).build()?;
+            let env: Arc<dyn Env> = Arc::new(env);
             let seed = repeat as u64 + 1;
-            (pair[side], entries[side]) = measure(plan, Arc::new(env), keys, cold, seed)?;
+            (pair[side], entries[side]) = measure(plan, &env, keys, cold, seed)?;
             sides[side].push(pair[side]);
         }
         ratios.push(pair[1] / pair[0]);

@@ -15,6 +15,7 @@ mod held;
 mod locks;
 mod manifest_cases;
 mod multi_get;
+mod neighbours;
 mod opening;
 mod order;
 mod panics;

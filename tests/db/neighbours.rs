@@ -1,0 +1,103 @@
+//! Keys whose blocks lie next to each other, on the kernel's own rings: what one call of
+//! `multi_get` gives to a ring, by the counters.
+//!
+//! Direct reads make sure that no block is in a page cache. Where io_uring or direct reads cannot be
+//! had the tests say so on standard error; with `TREERING_REQUIRE_IO_URING` set they fail instead.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use treering_env::{Access, Env, EnvReport, ErrorKind, IoUringEnv};
+use treering_lsm::{Compression, Db, Options};
+
+fn options() -> Options {
+    let mut options = Options { background_threads: 0, block_cache_size: 0, ..Options::default() };
+    options.cf.compression = Compression::None;
+    options.cf.level0_compaction_trigger = 8;
+    options
+}
+
+fn key(n: u64) -> String {
+    format!("key{n:06}")
+}
+
+fn value(n: u64) -> String {
+    format!("{n:0400}")
+}
+
+/// Says that nothing was tested here, and gives nothing.
+fn skipped<T>(why: &str) -> Option<T> {
+    assert!(std::env::var_os("TREERING_REQUIRE_IO_URING").is_none(), "required here: {why}");
+    writeln!(std::io::stderr(), "SKIPPED: {why}").unwrap();
+    None
+}
+
+/// The environment that merges neighbours up to `limit` bytes; `None` where it cannot be had.
+fn direct(dir: &Path, limit: usize) -> Option<Arc<IoUringEnv>> {
+    let env = match IoUringEnv::builder().direct_reads(true).merge_limit(limit).build() {
+        Ok(env) => env,
+        Err(cause) => return skipped(&cause.to_string()),
+    };
+    let probe = dir.join("probe");
+    std::fs::write(&probe, b"x").unwrap();
+    match env.open(&probe, Access::Random) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => skipped(&error.to_string()),
+        _ => Some(Arc::new(env)),
+    }
+}
+
+fn open(env: &Arc<IoUringEnv>, path: &Path) -> Db {
+    Db::open(Arc::clone(env) as _, path, options()).unwrap()
+}
+
+/// Entries for reads, and reads that rode on another's, of a call for 128 keys that follow one
+/// another.
+fn look_up(env: &IoUringEnv, db: &Db) -> EnvReport {
+    let keys: Vec<String> = (300..428).map(key).collect();
+    // The first read of a file also tells what its file system can.
+    db.multi_get(&keys);
+    let before = env.report();
+    for (n, found) in (300..428).zip(db.multi_get(&keys)) {
+        assert_eq!(found.unwrap().unwrap(), value(n).as_bytes());
+    }
+    env.report().since(&before)
+}
+
+/// MGET-09
+#[test]
+fn neighbouring_blocks_are_one_entry_for_each_table_and_none_is_read_twice() {
+    for tables in [1, 2] {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = dir.path().join("db");
+        let (Some(env), Some(merging)) = (direct(dir.path(), 0), direct(dir.path(), 128 << 10))
+        else {
+            return;
+        };
+        let db = open(&env, &path);
+        for table in 0..tables {
+            (0..1000).filter(|n| n % tables == table).for_each(|n| {
+                db.put(key(n), value(n)).unwrap();
+            });
+            db.flush().unwrap();
+        }
+        let single = look_up(&env, &db);
+        let blocks = single.counter("ring_reads");
+        assert!((13..20).contains(&blocks), "of 128 keys in blocks of 9: {single}");
+        assert_eq!(single.counter("merged_reads"), 0, "{single}");
+        drop(db);
+        let db = open(&merging, &path);
+        let merged = look_up(&merging, &db);
+        // What is staged goes out when there are 16.
+        let most = if blocks < 16 { tables } else { 2 * tables };
+        assert!((1..=most).contains(&merged.counter("ring_reads")), "{merged}");
+        assert_eq!(
+            merged.counter("ring_reads") + merged.counter("merged_reads"),
+            blocks,
+            "{merged}"
+        );
+        // Of whole pages: no block was read twice, and none that nobody asked for.
+        assert!(merged.counter("merged_waste_bytes") < blocks * 4096, "{merged}");
+        assert_eq!(merged.counter("merged_copy_bytes"), 0, "{merged}");
+    }
+}
