@@ -272,9 +272,11 @@ fn restrict(ring: &IoUring, extras: &Extras, purpose: Purpose<'_>) -> bool {
     if !extras.fixed {
         return ring.submitter().register_restrictions(&mut allowed).is_ok();
     }
-    let write = Restriction::sqe_op(opcode::WriteFixed::CODE);
-    let read = Restriction::sqe_op(opcode::ReadFixed::CODE);
-    allowed.push(if matches!(purpose, Purpose::Queues) { read } else { write });
+    if matches!(purpose, Purpose::Queues) {
+        allowed.push(Restriction::sqe_op(opcode::ReadFixed::CODE));
+    }
+    // Queues too: what was read into registered memory may be what is written in place next.
+    allowed.push(Restriction::sqe_op(opcode::WriteFixed::CODE));
     allowed.push(Restriction::register_op(REGISTER_BUFFERS));
     // Last, because a kernel that cannot clone registrations refuses a list that allows it.
     allowed.push(Restriction::register_op(CLONE_BUFFERS));
