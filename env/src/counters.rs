@@ -136,7 +136,7 @@ counts! {
     ReactorRangeFlushes => "reactor_range_flushes",
     /// Flushes to the medium that the reactor began while their table was still being written.
     EarlySyncs => "early_syncs",
-    /// The same, cancelled or refused and ignored: the sync at the end says what counts.
+    /// The same, cancelled or interrupted and ignored: the sync at the end says what counts.
     EarlySyncFailed => "early_sync_failed",
     /// The most entries that one enter of the reactor gave to the kernel.
     ReactorSqesPerEnterPeak => "reactor_sqes_per_enter_peak",

@@ -61,9 +61,11 @@ fn is_unsupported(errno: Errno) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::EINVAL)
 }
 
-/// Whether the failure of a flush says nothing about the file: it did not run.
-pub(crate) fn says_nothing(errno: Errno) -> bool {
-    is_passing(errno) || is_unsupported(errno)
+/// Whether a flush that failed so never ran, or can be made again as the caller's own is. With any
+/// other number it may have told, once and for all, that bytes were lost: block devices and file
+/// systems use `ENOMEM`, `EAGAIN`, `EINVAL` and `EOPNOTSUPP` too for what they could not write.
+pub(crate) fn never_flushed(errno: Errno) -> bool {
+    matches!(errno, libc::ECANCELED | libc::EINTR)
 }
 
 /// What became of a write of one range.
@@ -86,7 +88,7 @@ pub(crate) enum Written {
 pub(crate) fn judge_write(len: usize, result: i32) -> Written {
     let Ok(took) = usize::try_from(result) else {
         return match -result {
-            errno if says_nothing(errno) => Written::Passing(errno),
+            errno if is_passing(errno) || is_unsupported(errno) => Written::Passing(errno),
             errno => Written::Failed(errno),
         };
     };

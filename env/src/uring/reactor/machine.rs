@@ -21,7 +21,7 @@ use crate::uring::breaker::Breaker;
 use crate::uring::flight::{Flight, Tally, Turn, Want};
 use crate::uring::ring::{Completed, Entry, Work};
 use crate::uring::slots::Slots;
-use crate::uring::verdict::{Written, judge_write, retried, says_nothing, strains_the_breaker};
+use crate::uring::verdict::{Written, judge_write, never_flushed, retried, strains_the_breaker};
 use crate::{Error, ErrorKind};
 
 /// What the reactor counts in.
@@ -209,15 +209,15 @@ impl Machine {
         }
     }
 
-    /// A flush that was cancelled or refused did nothing, and the one at the end of the file does
-    /// all of it. Any other failure was told to this flush alone, and must be the file's.
+    /// A flush that was cancelled or interrupted is made up for by the one at the end of the file.
+    /// Any other failure was told to this flush alone, and must be the file's.
     fn judge_sync(&mut self, sync: EarlySync, result: i32) {
         let errno = result.saturating_neg();
         if errno <= 0 {
             self.breaker.good();
             return sync.ended();
         }
-        if !says_nothing(errno) {
+        if !never_flushed(errno) {
             let error = Error::from_errno(errno, "sync", sync.file().path());
             return sync.failed(error);
         }
