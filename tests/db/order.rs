@@ -122,7 +122,7 @@ fn manifest(env: &MemEnv) -> String {
     text.split_whitespace().find(|word| word.starts_with("MANIFEST")).unwrap().to_owned()
 }
 
-/// O1: a new database has its lock, its first segment and its manifest, all durable, before
+/// O1, O3: a new database has its lock, its first segment and its manifest, all durable, before
 /// `CURRENT` appears, and that is durable before the first record and the first acknowledgement.
 #[test]
 fn a_new_database_is_durable_before_its_first_record() {

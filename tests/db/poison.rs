@@ -100,7 +100,7 @@ fn after_a_failed_append_nothing_reaches_the_log_and_everything_names_the_first_
     db.put("b", "3").unwrap();
 }
 
-/// WR-04
+/// WR-04, O2: a write is published only after its sync.
 #[test]
 fn readers_never_see_a_write_whose_sync_failed() {
     let (env, faults, db) = faulty(roomy());
@@ -122,7 +122,7 @@ fn readers_never_see_a_write_whose_sync_failed() {
     assert!(["old", "new"].contains(&&*value), "{value}");
 }
 
-/// A flushed write behind an unfinished synced one is acknowledged after it, and fails with it.
+/// O2: a flushed write behind an unfinished synced one is published and acknowledged after it.
 #[test]
 fn groups_are_published_in_the_order_of_the_log() {
     let (_env, faults, db) = faulty(roomy());
