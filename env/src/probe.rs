@@ -64,7 +64,7 @@ pub enum NowaitMiss {
 }
 
 /// Finds out what `dir` and this machine can do. Writes a file of 256 KiB into `dir` and removes
-/// it; takes some ten milliseconds.
+/// it, makes rings, and locks up to 16 MiB for a moment; takes some ten milliseconds.
 pub fn probe(dir: &Path) -> Diagnosis {
     let unavailable = IoUringEnv::builder().rings(1).build().err();
     let nowait =

@@ -121,8 +121,8 @@ fn reopens_survive_a_cut_anywhere() {
     Sweep::new("reopen", Workload { steps: &steps, ..small() }).run();
 }
 
-/// WAL-08, WAL-17, WAL-33: large values, so that segments are filled, switched and deleted, and memtables
-/// flushed by themselves.
+/// WAL-08, WAL-17, WAL-33: large values, so that segments are filled, switched and deleted, and
+/// memtables flushed by themselves.
 #[test]
 fn segment_switches_survive_a_cut_anywhere() {
     let steps: Vec<Step> = (0..14)
@@ -134,8 +134,8 @@ fn segment_switches_survive_a_cut_anywhere() {
     Sweep::new("segment switch", workload).points(every(3)).run();
 }
 
-/// MAN-20, WAL-26, O10, P12: the power goes again at each operation of the open that recovers from the first
-/// cut.
+/// MAN-20, WAL-26, O10, P12: the power goes again at each operation of the open that recovers from
+/// the first cut.
 #[test]
 fn a_second_cut_inside_recovery_changes_nothing() {
     let steps = [Put(1, Synced), Batch(2, Flushed), Flush, Put(3, Synced), Delete(1, Flushed)];

@@ -1,8 +1,9 @@
 //! Keys whose blocks lie next to each other, on the kernel's own rings: what one call of
 //! `multi_get` gives to a ring, by the counters.
 //!
-//! Direct reads make sure that no block is in a page cache. Where io_uring or direct reads cannot be
-//! had the tests say so on standard error; with `TREERING_REQUIRE_IO_URING` set they fail instead.
+//! Direct reads make sure that no block is in a page cache. Where io_uring or direct reads cannot
+//! be had the tests say so on standard error; with `TREERING_REQUIRE_IO_URING` set they fail
+//! instead.
 
 use std::io::Write;
 use std::path::Path;

@@ -66,8 +66,8 @@ fn an_iterator_dropped_after_the_close_removes_nothing() {
     assert_eq!(count(&env, ".sst"), 1, "left-overs go at the next open");
 }
 
-/// BG-08. The sync of an edit failed, and one after it says Ok and does nothing: what the edit replaced
-/// must stay, since the edit may be gone after a power loss.
+/// BG-08. The sync of an edit failed, and one after it says Ok and does nothing: what the edit
+/// replaced must stay, since the edit may be gone after a power loss.
 #[test]
 fn an_open_on_a_full_device_does_not_believe_a_sync_after_a_failed_one() {
     let env = MemEnv::new();
@@ -106,8 +106,8 @@ fn an_open_on_a_full_device_does_not_believe_a_sync_after_a_failed_one() {
     assert_eq!(db.column_family("other").unwrap().iter().count(), 40);
 }
 
-/// BG-08. What a crash left of a flush, and of an open that came no further than its manifest's first
-/// bytes, makes room.
+/// BG-08. What a crash left of a flush, and of an open that came no further than its manifest's
+/// first bytes, makes room.
 #[test]
 fn an_open_on_a_full_device_removes_what_no_manifest_names() {
     let (env, db) = open_new(roomy());

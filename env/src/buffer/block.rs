@@ -59,7 +59,8 @@ impl Block {
         Self { memory, len, home: Home::Guarded(guarded) }
     }
 
-    /// A new slab cut into blocks of `size` zeros, which carry the slab's `number`.
+    /// A slab cut into blocks of `size` bytes, zeros unless the slab came back to an arena before.
+    /// They carry the slab's `number`.
     pub(super) fn cut(slab: Slab, size: usize, number: usize) -> impl Iterator<Item = Self> {
         let slab = Arc::new(slab);
         (0..Slab::SIZE / size).map(move |piece| {

@@ -74,8 +74,8 @@ impl BufferPool {
     }
 
     /// A buffer as from [`BufferPool::take`], all of it in the pool's arena; `None` if that has no
-    /// room, or for a length without a class. When all of the arena is cut, a free block of a larger
-    /// class has to do.
+    /// room, or for a length without a class. When all of the arena is cut, a free block of a
+    /// larger class has to do.
     pub(super) fn take_from_arena(self: &Arc<Self>, len: usize) -> Option<Buffer> {
         let arena = self.arena.as_ref()?;
         if len > LARGEST {

@@ -12,7 +12,7 @@ use memmap2::{MmapMut, MmapRaw};
 use super::arena::Arena;
 use crate::sync::Arc;
 
-/// Zeroed memory that is handed out in pieces.
+/// Memory that is handed out in pieces; zeros when it is new.
 #[derive(Debug)]
 pub(super) struct Slab {
     home: Home,

@@ -112,8 +112,8 @@ impl Durability {
         self.size_changed.store(true, Ordering::Release);
     }
 
-    /// Whether a flush of the data may begin now, apart from the caller. If so it is under way until
-    /// [`Durability::end_early`] says how it ended. Never waits.
+    /// Whether a flush of the data may begin now, apart from the caller. If so it is under way
+    /// until [`Durability::end_early`] says how it ended. Never waits.
     pub(crate) fn begin_early(&self) -> bool {
         match self.early.try_lock() {
             Some(mut early) if early.is_none() && self.failed.get().is_none() => {

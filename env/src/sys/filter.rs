@@ -1,5 +1,5 @@
-//! A real seccomp filter on the calling thread, for tests: what an environment does where the kernel
-//! denies a call, as in a container.
+//! A real seccomp filter on the calling thread, for tests: what an environment does where the
+//! kernel denies a call, as in a container.
 
 /// What becomes of a call that a filter names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

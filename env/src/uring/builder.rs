@@ -133,25 +133,27 @@ impl IoUringEnvBuilder {
         self
     }
 
-    /// Registers so many bytes of buffers with the kernel, 2 MiB to 1 GiB in steps of 2 MiB, so that
-    /// a direct read or write on a ring need not pin and release the pages it uses. Default: none.
+    /// Registers so many bytes of buffers with the kernel, 2 MiB to 1 GiB, rounded down to 2 MiB,
+    /// so that a direct read or write on a ring need not pin and release the pages it uses.
+    /// Default: none.
     ///
     /// They are for files past the page cache (`direct_reads`, `direct_writes`) and of no use
-    /// otherwise. The memory is there and locked from the start to the end of the environment and of
-    /// the last buffer in it, so it counts against `RLIMIT_MEMLOCK`: where that is too low, a half
-    /// or less is registered, or nothing. A buffer that a caller or a cache keeps is one fewer for
-    /// the next read; when all are in use, reads go on with other memory. `fixed_used` counts the
-    /// one, `fixed_refused` the other, and the report says how much is registered. Reads that are
-    /// merged into one entry ([`merge_limit`](Self::merge_limit)) fill such memory too, but do not
-    /// use that it is registered, and count as neither.
+    /// otherwise. [`build`](Self::build) makes and pins every page of it, which takes the longer
+    /// the more it is. The memory is there and locked from then to the end of the environment and
+    /// of the last buffer in it, so it counts against `RLIMIT_MEMLOCK`: where that is too low, a
+    /// half or less is registered, or nothing. A buffer that a caller or a cache keeps is one fewer
+    /// for the next read; when all are in use, reads go on with other memory. `fixed_used` counts
+    /// the one, `fixed_refused` the other, and the report says how much is registered. Reads that
+    /// are merged into one entry ([`merge_limit`](Self::merge_limit)) fill such memory too, but do
+    /// not use that it is registered, and count as neither.
     pub fn fixed_buffers(mut self, bytes: usize) -> Self {
         self.fixed_buffers = Some(bytes);
         self
     }
 
-    /// Has a thread of the kernel look for the reads of queues, so that giving them to a ring is no
-    /// system call while it is awake; it sleeps after `idle` without any, 1 ms to 60 s. Default:
-    /// off.
+    /// Has a thread of the kernel look for what queues give to rings, so that giving it is no
+    /// system call while the thread is awake; it sleeps after `idle` without any, 1 ms to 60 s.
+    /// Default: off.
     ///
     /// It takes all of one processor while it is awake. With fewer than 8 of them the
     /// environment is not built ([`Unavailable::TooFewCores`]), unless
@@ -206,6 +208,8 @@ impl IoUringEnvBuilder {
     /// Without it all that the device holds in its cache is left to the sync at the end, and the
     /// device idles until then. It makes nothing durable: the sync at the end does. A flush that
     /// fails is the table's error. At most one is under way for a table; `early_syncs` counts them.
+    /// Tables written past the page cache have none. [`flush`](crate::WritableFile::flush) waits
+    /// for one that is under way.
     pub fn early_sync(mut self, bytes: Option<u64>) -> Self {
         self.early_sync = bytes;
         self

@@ -108,8 +108,8 @@ impl Flight {
     ///
     /// # Safety
     ///
-    /// As for [`Ring::push`]. An entry that is taken back ([`Turn::TakenBack`]) was not taken by the
-    /// kernel and never will be: the ring is spoiled, and a spoiled ring submits no more.
+    /// As for [`Ring::push`]. An entry that is taken back ([`Turn::TakenBack`]) was not taken by
+    /// the kernel and never will be: the ring is spoiled, and a spoiled ring submits no more.
     pub(crate) unsafe fn push(&mut self, entry: Entry, counters: &Counters) {
         // SAFETY: the caller's promise is the ring's requirement.
         let pushed = unsafe { self.ring.push(entry) };

@@ -16,7 +16,8 @@
 //! Invariants:
 //! * Every request completes exactly once, with its own result.
 //! * Memory in flight belongs to an operation in `ops`, which is taken apart only when no piece of
-//!   it is in a ring, or to the run in `loads` that it is the waste of. Dropping the queue waits for that; leaking it leaks the memory and the ring.
+//!   it is in a ring, or, if nobody wants its bytes, to a run in `loads`. Dropping the queue waits
+//!   for both; leaking it leaks them and the ring.
 //! * At most a window of requests is issued or ready; the others are descriptions only.
 
 use std::collections::VecDeque;

@@ -31,8 +31,8 @@ pub(crate) enum Work {
     Sync,
 }
 
-/// One operation, ready to be handed to the kernel. It never carries per-request flags: `RWF_NOWAIT`
-/// in an entry would defeat the kernel's own retry.
+/// One operation, ready to be handed to the kernel. It never carries per-request flags:
+/// `RWF_NOWAIT` in an entry would defeat the kernel's own retry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) work: Work,
@@ -85,9 +85,9 @@ pub(crate) trait Ring: Send + Debug {
     /// The memory `entry.start..+entry.len` of a read must stay valid for writes, and be touched by
     /// nobody, until the completion of this entry was drained, or for ever if it never is; that of
     /// a write must as long stay valid for reads, and be changed by nobody. Of a vectored read the
-    /// list is like the memory of a write, and what it names like that of a read. The one exception: an
-    /// entry that the kernel has not taken, by what [`Ring::enter`] returned, was never seen by it,
-    /// and never will be if no `enter` with `submit` follows.
+    /// list is like the memory of a write, and what it names like that of a read. The one
+    /// exception: an entry that the kernel has not taken, by what [`Ring::enter`] returned, was
+    /// never seen by it, and never will be if no `enter` with `submit` follows.
     unsafe fn push(&mut self, entry: Entry) -> bool;
 
     /// Enters the kernel: offers what was pushed if `submit`, then waits until `wait` completions

@@ -175,7 +175,8 @@ impl Handover {
         Ok(())
     }
 
-    /// Puts bytes that need no buffer of their own: a short block, or one the reactor does not take.
+    /// Puts bytes that need no buffer of their own: a short block, or one that the reactor does not
+    /// take.
     fn put_here(&mut self, data: &[u8], at: u64) -> Result<(), Stopped> {
         self.grown |= self.file().reserve(at + data.len() as u64);
         if data.len() >= self.manner.shortest {

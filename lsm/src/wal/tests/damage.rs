@@ -276,8 +276,8 @@ fn foreign_records_behind_the_end_are_not_replayed() {
     assert_eq!(found.report.cuts.len(), 1);
 }
 
-/// WAL-22, WAL-23, WAL-27, P10: a torn tail stays one however often recovery is begun anew, and once a
-/// new segment has named the cut, what is appended there is found.
+/// WAL-22, WAL-23, WAL-27, P10: a torn tail stays one however often recovery is begun anew, and
+/// once a new segment has named the cut, what is appended there is found.
 #[test]
 fn a_torn_tail_stays_a_torn_tail_until_a_new_segment_settles_it() {
     let (log, start, end) = ten_and_one();

@@ -174,9 +174,9 @@ fn every_failed_read_of_a_replay_is_an_error() {
     assert_eq!(replayed(&env, &facts).unwrap().prefix(), 60);
 }
 
-/// WAL-27, WAL-28, WAL-29, WAL-30: an append that fails half-way, after its last byte, or not at all
-/// before it, stops the log; the record is there whole or not at all; what is acknowledged after
-/// the reopen is there, and no number is used twice.
+/// WAL-27, WAL-28, WAL-29, WAL-30: an append that fails half-way, after its last byte, or not at
+/// all before it, stops the log; the record is there whole or not at all; what is acknowledged
+/// after the reopen is there, and no number is used twice.
 #[test]
 fn a_failed_append_is_whole_or_absent_and_hides_nothing_behind_it() {
     let shorts = [1, 47, 48, 100, 300].map(|bytes| FaultKind::Short { bytes, errno: ENOSPC });
