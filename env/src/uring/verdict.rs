@@ -23,6 +23,9 @@ pub(crate) enum Verdict {
     Nothing,
     /// A plain read decides: the failure says nothing about the file.
     Passing(Errno),
+    /// A plain read decides: the medium failed, here or at a neighbour. The kernel joins reads that
+    /// are with the device at once, and fails all of them for the sake of one.
+    Medium(Errno),
     /// The file system does not do this on a ring: a plain read, now and from now on.
     Unsupported,
     /// The request's own error.
@@ -37,6 +40,7 @@ pub(crate) fn judge(asked: Asked, result: i32) -> Verdict {
         return match -result {
             errno if is_passing(errno) => Verdict::Passing(errno),
             errno if is_unsupported(errno) => Verdict::Unsupported,
+            errno if is_of_the_medium(errno) => Verdict::Medium(errno),
             errno => Verdict::Failed(errno),
         };
     };
@@ -53,6 +57,20 @@ fn is_passing(errno: Errno) -> bool {
     matches!(
         errno,
         libc::EAGAIN | libc::EINTR | libc::ECANCELED | libc::EFAULT | libc::ENOMEM | libc::ENOBUFS
+    )
+}
+
+/// Whether a failure is one that block devices answer with.
+fn is_of_the_medium(errno: Errno) -> bool {
+    matches!(
+        errno,
+        libc::EIO
+            | libc::ENODATA
+            | libc::EREMOTEIO
+            | libc::EILSEQ
+            | libc::ENOLINK
+            | libc::ETIMEDOUT
+            | libc::ETIME
     )
 }
 
@@ -157,12 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn every_errno_is_passing_unsupported_or_final_with_its_positive_number() {
+    fn every_errno_is_passing_unsupported_of_the_medium_or_final_with_its_positive_number() {
         let asked = Asked { len: 1, needed: 1 };
         for errno in 1..134 {
             let expected = match errno {
                 4 | 11 | 12 | 14 | 105 | 125 => Verdict::Passing(errno),
                 22 | 95 => Verdict::Unsupported,
+                5 | 61 | 62 | 67 | 84 | 110 | 121 => Verdict::Medium(errno),
                 _ => Verdict::Failed(errno),
             };
             assert_eq!(judge(asked, -errno), expected, "errno {errno}");

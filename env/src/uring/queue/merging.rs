@@ -135,7 +135,7 @@ impl RingQueue {
                 op.file().latch_unmerged();
                 self.stage_alone(run.parts.into_iter().map(|part| part.piece).collect());
             }
-            Verdict::Failed(_) => self.leave_run(run),
+            Verdict::Medium(_) | Verdict::Failed(_) => self.leave_run(run),
             Verdict::Overlong => {
                 self.lane.spoil();
                 self.leave_run(run);

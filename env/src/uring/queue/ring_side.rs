@@ -175,6 +175,7 @@ impl RingQueue {
                 counters.bump(Count::ShortReads);
                 self.leave_piece(&piece, true);
             }
+            Verdict::Medium(_) => self.leave_piece(&piece, true),
             Verdict::Passing(errno) => {
                 counters.bump(retried(errno));
                 if strains_the_breaker(errno) && shared.breaker.fault() {

@@ -1,5 +1,7 @@
 //! Completions and submissions that go wrong.
 
+use std::slice;
+
 use super::*;
 use crate::ErrorKind;
 use crate::uring::scripted::Entered;
@@ -181,7 +183,7 @@ fn the_breaker_keeps_reads_off_the_ring_until_it_is_worked_off() {
 fn each_requests_error_is_its_own_and_keeps_its_errno() {
     let bench = Bench::new();
     let file = bench.latched("t", 64 * 4096);
-    let errnos = [libc::EIO, libc::ENOSPC, libc::ESTALE, libc::EBADF, libc::EACCES];
+    let errnos = [libc::ENXIO, libc::ENOSPC, libc::ESTALE, libc::EBADF, libc::EACCES];
     let shared = bench.shared(1, move |ring| {
         ring.answering(move |_, entry| {
             let page = usize::try_from(entry.offset / 4096).unwrap();
@@ -198,6 +200,30 @@ fn each_requests_error_is_its_own_and_keeps_its_errno() {
         assert_eq!((error.kind(), error.to_string()), (plain.kind(), plain.to_string()));
     }
     assert_right(&results[5..], &ranges[5..]);
+}
+
+/// URING-04: the kernel fails neighbours together, and which of them is bad a plain read tells.
+#[test]
+fn a_failure_of_the_medium_is_whose_plain_read_fails_too() {
+    for errno in [libc::EIO, libc::ENODATA, libc::EILSEQ] {
+        let bench = Bench::new();
+        let file = bench.latched("t", 64 * 4096);
+        let shared = bench.shared(1, move |ring| {
+            ring.answering(move |_, entry| {
+                if entry.offset < 3 * 4096 { Answer::Fail(errno) } else { Answer::Whole }
+            })
+        });
+        let bad = bench.sys.rule(Call::Pread, "t", When::Nth(1), Fault::Errno(errno));
+        let ranges = pages(64);
+        let results = read_all(&shared, &file, &ranges);
+        let failed: Vec<_> = results.iter().filter_map(|read| read.as_ref().err()).collect();
+        assert_eq!((failed.len(), bad.fired()), (1, 1), "errno {errno}");
+        assert_eq!(failed[0].errno(), Some(errno));
+        for (result, range) in results.into_iter().zip(&ranges).filter(|(read, _)| read.is_ok()) {
+            assert_right(&[result], slice::from_ref(range));
+        }
+        assert_eq!(bench.count(Count::FallbackPreads), 3, "errno {errno}");
+    }
 }
 
 /// URING-04

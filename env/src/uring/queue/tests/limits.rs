@@ -84,11 +84,11 @@ fn one_bad_chunk_fails_its_request_and_no_other() {
     let bench = Bench::new();
     let file = bench.latched("t", len);
     let shared = bench.shared(1, |ring| {
-        ring.answering(|nth, _| if nth == 3 { Answer::Fail(libc::EIO) } else { Answer::Whole })
+        ring.answering(|nth, _| if nth == 3 { Answer::Fail(libc::ENXIO) } else { Answer::Whole })
     });
     let ranges = [(0, len), (1, len - 1)];
     let results = read_all(&shared, &file, &ranges);
-    assert_eq!(results[0].as_ref().unwrap_err().errno(), Some(libc::EIO));
+    assert_eq!(results[0].as_ref().unwrap_err().errno(), Some(libc::ENXIO));
     assert_right(&results[1..], &ranges[1..]);
 }
 
