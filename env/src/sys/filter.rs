@@ -7,7 +7,10 @@ pub(crate) enum Instead {
     /// It fails with this error number.
     Errno(i32),
     /// It is the end of the process, by SIGSYS.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only tests of this crate end processes"))]
+    #[cfg_attr(
+        not(all(test, feature = "test-util")),
+        expect(dead_code, reason = "only tests of the wrappers end processes")
+    )]
     Kill,
 }
 
@@ -17,6 +20,7 @@ pub(crate) enum Instead {
 ///
 /// # Panics
 /// If the kernel has no seccomp filters.
+#[cfg(feature = "test-util")]
 pub fn deny_io_uring(errno: i32) {
     filter_calls(&[libc::SYS_io_uring_setup], Instead::Errno(errno));
 }
