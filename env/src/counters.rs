@@ -136,8 +136,8 @@ counts! {
     ReactorRangeFlushes => "reactor_range_flushes",
     /// Flushes to the medium that the reactor began while their table was still being written.
     EarlySyncs => "early_syncs",
-    /// The same, cancelled or interrupted and ignored: the sync at the end says what counts.
-    EarlySyncFailed => "early_sync_failed",
+    /// The same, cancelled before they ran: the sync at the end says what counts.
+    EarlySyncsSkipped => "early_syncs_skipped",
     /// The most entries that one enter of the reactor gave to the kernel.
     ReactorSqesPerEnterPeak => "reactor_sqes_per_enter_peak",
     /// Writes handed over and made by their owner, because the reactor had not taken them yet.

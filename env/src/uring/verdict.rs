@@ -79,11 +79,10 @@ fn is_unsupported(errno: Errno) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::EINVAL)
 }
 
-/// Whether a flush that failed so never ran, or can be made again as the caller's own is. With any
-/// other number it may have told, once and for all, that bytes were lost: block devices and file
-/// systems use `ENOMEM`, `EAGAIN`, `EINVAL` and `EOPNOTSUPP` too for what they could not write.
-pub(crate) fn never_flushed(errno: Errno) -> bool {
-    matches!(errno, libc::ECANCELED | libc::EINTR)
+/// Whether a flush never ran. No other failure of one may be passed over: a failed write-back keeps
+/// the errno of the device's driver, be it `ENOMEM` or `EAGAIN`, and is told to one flush only.
+pub(crate) fn never_ran(errno: Errno) -> bool {
+    errno == libc::ECANCELED
 }
 
 /// What became of a write of one range.

@@ -21,7 +21,7 @@ use crate::uring::breaker::Breaker;
 use crate::uring::flight::{Flight, Tally, Turn, Want};
 use crate::uring::ring::{Completed, Entry, Work};
 use crate::uring::slots::Slots;
-use crate::uring::verdict::{Written, judge_write, never_flushed, retried, strains_the_breaker};
+use crate::uring::verdict::{Written, judge_write, never_ran, retried, strains_the_breaker};
 use crate::{Error, ErrorKind};
 
 /// What the reactor counts in.
@@ -209,22 +209,20 @@ impl Machine {
         }
     }
 
-    /// A flush that was cancelled or interrupted is made up for by the one at the end of the file.
-    /// Any other failure was told to this flush alone, and must be the file's.
+    /// A flush that was cancelled did nothing, and the one at the end of the file does all of it. Any
+    /// other failure was told to this flush alone, and must be the file's.
     fn judge_sync(&mut self, sync: EarlySync, result: i32) {
         let errno = result.saturating_neg();
         if errno <= 0 {
             self.breaker.good();
             return sync.ended();
         }
-        if !never_flushed(errno) {
+        if !never_ran(errno) {
             let error = Error::from_errno(errno, "sync", sync.file().path());
             return sync.failed(error);
         }
-        self.os.counters.bump(Count::EarlySyncFailed);
-        if strains_the_breaker(errno) {
-            self.fault();
-        }
+        self.os.counters.bump(Count::EarlySyncsSkipped);
+        self.fault();
         sync.ended();
     }
 
@@ -288,7 +286,7 @@ impl Machine {
             }
             Job::StartWriteBack { .. } => self.os.counters.bump(Count::RangeFlushFailed),
             Job::Sync(sync) => {
-                self.os.counters.bump(Count::EarlySyncFailed);
+                self.os.counters.bump(Count::EarlySyncsSkipped);
                 sync.ended();
             }
         }

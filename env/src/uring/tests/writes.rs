@@ -322,7 +322,7 @@ fn tables_are_flushed_while_they_are_written_if_that_was_asked_for() {
             write_table(&with, &dir.path().join(n.to_string()), 24);
         },
     );
-    assert_eq!(with.report().counter("early_sync_failed"), 0);
+    assert_eq!(with.report().counter("early_syncs_skipped"), 0);
     assert_eq!(with.report().counter("syncs"), n, "one for each table, by its owner");
     assert_conserved(&with);
     let without = builder.early_sync(None).build().unwrap();
