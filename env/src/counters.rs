@@ -89,6 +89,8 @@ counts! {
     MergedWasteBytes => "merged_waste_bytes",
     /// Bytes that merged reads have in common, read once and copied.
     MergedCopyBytes => "merged_copy_bytes",
+    /// Files that refused an entry of several reads, and are given single ones from then on.
+    MergeRefused => "merge_refused",
     /// Writes given to a ring.
     RingWrites => "ring_writes",
     /// Calls of `io_uring_enter`.

@@ -261,9 +261,10 @@ impl OsFile {
         self.nowait.store(Latch::Unsupported as u8, Ordering::Relaxed);
     }
 
-    /// Remembers that this file refused a read of several pieces of memory at once.
-    pub(crate) fn latch_unmerged(&self) {
-        self.unmerged.store(true, Ordering::Relaxed);
+    /// Remembers that this file refused a read of several pieces of memory at once; whether that is
+    /// news.
+    pub(crate) fn latch_unmerged(&self) -> bool {
+        !self.unmerged.swap(true, Ordering::Relaxed)
     }
 
     /// Whether one call may read to several pieces of memory, each of which fits such a read by

@@ -129,10 +129,14 @@ impl RingQueue {
                 }
                 self.leave_run(run);
             }
-            // It may be the form that is refused: a single read will tell.
+            // It may be the form that is refused: a single read will tell. From a device that was
+            // asked for the completion it is that which is refused, and nothing about the form.
             Verdict::Unsupported => {
+                let of_the_form = !self.lane.asks_device();
                 let op = self.op(run.parts[0].piece.op);
-                op.file().latch_unmerged();
+                if of_the_form && op.file().latch_unmerged() {
+                    counters.bump(Count::MergeRefused);
+                }
                 self.stage_alone(run.parts.into_iter().map(|part| part.piece).collect());
             }
             Verdict::Medium(_) | Verdict::Failed(_) => self.leave_run(run),

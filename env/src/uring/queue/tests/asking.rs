@@ -73,6 +73,31 @@ fn a_device_that_refuses_is_asked_no_more_and_its_files_keep_their_rings() {
     assert_eq!(bench.count(Count::RingReads), before + 64, "on the ring that does not ask");
 }
 
+/// URING-37, MGET-09: what it refuses is to be asked, and not reads of several pieces of memory.
+#[test]
+fn a_device_that_refuses_a_run_is_asked_no_more_and_its_files_still_merge() {
+    let bench = Bench::new();
+    let shared =
+        asking(&bench, |ring| ring.answering(|_, _| Answer::Fail(libc::EOPNOTSUPP)).completing(3));
+    let mut shared = Arc::into_inner(shared).unwrap();
+    shared.merging = Merging { gap: 0, limit: 32 << 10 };
+    let shared = Arc::new(shared);
+    let file = direct(&bench, "t");
+    assert_right(&read_all(&shared, &file, &pages(64)), &pages(64));
+    assert!(bench.seen.lock().vectored > 0, "no run was refused");
+    assert!(bench.count(Count::IopollRefused) > 0);
+    let ours = OsFile::of(&*file).unwrap();
+    assert!(!ours.device().polls() && ours.may_merge());
+    assert_eq!(bench.count(Count::MergeRefused), 0);
+    let count = |which| bench.count(which);
+    let before = [Count::IopollReads, Count::RingReads, Count::MergedReads].map(count);
+    assert_right(&read_all(&shared, &file, &pages(64)), &pages(64));
+    let after = [Count::IopollReads, Count::RingReads, Count::MergedReads].map(count);
+    assert_eq!(after[0], before[0]);
+    assert!(after[2] > before[2], "on the ring that does not ask, they are merged");
+    assert_eq!(after[1] - before[1] + after[2] - before[2], 64);
+}
+
 /// URING-37
 #[test]
 fn while_no_ring_that_asks_is_free_the_others_serve() {

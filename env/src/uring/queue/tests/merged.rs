@@ -239,6 +239,7 @@ fn a_file_that_refuses_runs_is_read_through_the_ring_one_by_one_from_then_on() {
     assert_right(&read_all(&shared, &refusing, &pages(16)), &pages(16));
     *refuse.lock() = false;
     assert_eq!((entries(&bench).len(), bench.count(Count::FallbackPreads)), (17, 0));
+    assert_eq!(bench.count(Count::MergeRefused), 1);
     assert_right(&read_all(&shared, &refusing, &pages(16)), &pages(16));
     assert_eq!(entries(&bench).len(), 16);
     assert_right(&read_all(&shared, &other, &pages(16)), &pages(16));
