@@ -24,7 +24,7 @@ use crate::skipped;
 pub(crate) const MARKER: &[u8; 16] = b"trouble is here!";
 
 /// After so long a request that is held is served after all: a test that failed must not hang.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(10);
 
 const EIO: i32 = 5;
 const ENOSYS: i32 = 38;

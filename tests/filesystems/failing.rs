@@ -260,11 +260,11 @@ fn a_stalled_read_holds_nothing_else_up(mounted: &Mounted, disk: &Control) {
 /// Whatever is dropped meanwhile, the memory and the file of a read stay until it has ended.
 fn dropping_waits_for_a_stalled_read(mounted: &Mounted, disk: &Control) {
     let (path, _) = marked_file(mounted, false);
+    let Some(env) = uring(|builder| builder.rings(1).direct_reads(true)) else { return };
     disk.set(Trouble::Hold, Trouble::None);
     let path = &path;
     std::thread::scope(|scope| {
         let dropped = scope.spawn(move || {
-            let Some(env) = uring(|builder| builder.rings(1).direct_reads(true)) else { return };
             let queue = push_all(&env, path);
             let kept = env.clone();
             drop(env);
