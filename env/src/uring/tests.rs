@@ -284,20 +284,25 @@ fn sixty_four_threads_over_two_rings_of_eight_entries_all_read_right() {
         let builder = IoUringEnv::builder().rings(2).ring_entries(8).nowait(nowait);
         let env = builder.build().unwrap();
         let file = env.open(&path, Access::Random).unwrap();
-        evict(&path);
-        std::thread::scope(|scope| {
-            for thread in 0..64u64 {
-                let (env, file) = (&env, &file);
-                scope.spawn(move || {
-                    let ranges: Vec<(u64, usize)> =
-                        (0..40).map(|n| ((n * 7 + thread * 4) % 256 * 4 * 4096, 4096)).collect();
-                    assert_right(&read_batch(env, requests(file, &ranges)), &ranges);
-                });
-            }
+        // Without looks at the page cache even what is in it goes to a ring, if there is one.
+        let used_up = |report: &EnvReport| {
+            let [peak, empty] = ["in_flight_peak", "pool_empty"].map(|name| report.counter(name));
+            nowait || peak == 8 && empty > 0
+        };
+        until(&env, used_up, || {
+            evict(&path);
+            std::thread::scope(|scope| {
+                for thread in 0..64u64 {
+                    let (env, file) = (&env, &file);
+                    scope.spawn(move || {
+                        let page = |n: u64| ((n * 7 + thread * 4) % 256 * 4 * 4096, 4096);
+                        let ranges: Vec<(u64, usize)> = (0..40).map(page).collect();
+                        assert_right(&read_batch(env, requests(file, &ranges)), &ranges);
+                    });
+                }
+            });
         });
         let report = env.report();
-        // Without looks at the page cache even what is in it goes to a ring, if there is one.
-        assert!(nowait || report.counter("in_flight_peak") == 8, "{report}");
         assert!(report.counter("in_flight_peak") <= 8, "{report}");
         assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
         assert_eq!(report.counter("rings_alive"), 2, "{report}");

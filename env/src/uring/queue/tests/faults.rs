@@ -66,16 +66,22 @@ fn direct_reads_continue_at_an_aligned_offset() {
     };
     let file: Arc<dyn RandomAccessFile> = Arc::new(file);
     let ranges = [(0, BLOCK), (4099, 9000), (20_000, 1), (len as u64 - 5, 5)];
+    let mut continued = 0;
     for n in (1..BLOCK).step_by(777) {
         let shared = bench.shared(1, move |ring| {
             ring.answering(move |nth, _| if nth < 4 { Answer::Bytes(n) } else { Answer::Whole })
         });
         bench.seen.lock().entries.clear();
         assert_right(&read_all(&shared, &file, &ranges), &ranges);
-        for (offset, len) in &bench.seen.lock().entries {
+        let entries = &bench.seen.lock().entries;
+        // The first read of a file is a look, and may be all that it takes.
+        assert!(entries.len() >= 3, "of {n} bytes: {entries:?}");
+        continued += usize::from(entries.len() > 4);
+        for (offset, len) in entries {
             assert_eq!((offset % 512, len % 512), (0, 0));
         }
     }
+    assert!(continued > 0, "no read was continued");
 }
 
 /// URING-02
@@ -85,13 +91,13 @@ fn zero_bytes_in_mid_file_are_read_again_and_never_the_end() {
     let file = bench.latched("t", 4 * BLOCK);
     let always = bench.shared(1, |ring| ring.answering(|_, _| Answer::Bytes(0)));
     assert_right(&read_all(&always, &file, &blocks()), &blocks());
-    assert_eq!(bench.count(Count::FallbackPreads), 4);
+    assert_eq!((bench.count(Count::RingReads), bench.count(Count::FallbackPreads)), (4, 4));
     // After partial progress.
     let later = bench.shared(1, |ring| {
         ring.answering(|nth, _| if nth < 4 { Answer::Bytes(5000) } else { Answer::Bytes(0) })
     });
     assert_right(&read_all(&later, &file, &blocks()), &blocks());
-    assert_eq!(bench.count(Count::FallbackPreads), 8);
+    assert_eq!((bench.count(Count::RingReads), bench.count(Count::FallbackPreads)), (12, 8));
 }
 
 /// URING-02
@@ -151,6 +157,7 @@ fn passing_failures_are_answered_by_a_plain_read_and_counted_by_errno() {
             let failed = (0..64).filter(|nth| fails(*nth)).count() as u64;
             // Once the breaker is open, the remaining reads keep off the ring.
             let given = bench.count(Count::RingReads);
+            assert!(given >= 16, "{errno} {which}: {given} on the ring");
             assert!(bench.count(count) == failed.min(given), "{errno} {which}");
             assert_eq!(bench.count(Count::FallbackPreads), bench.count(count) + 64 - given);
         }
@@ -260,7 +267,7 @@ fn refused_entering_is_tried_again_and_finally_done_without() {
             let offsets: std::collections::HashSet<u64> =
                 seen.entries.iter().map(|(offset, _)| *offset).collect();
             assert_eq!(offsets.len(), seen.entries.len(), "no read was given twice");
-            assert!(seen.enters < 2_500);
+            assert!((from + 1..2_500).contains(&seen.enters), "{} enters", seen.enters);
         }
     }
 }
