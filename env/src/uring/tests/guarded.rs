@@ -50,5 +50,8 @@ fn no_buffer_is_touched_after_it_was_given_back_or_beyond_its_end() {
     let (buffers, touched) = guarded.split_once(" buffers, ").unwrap();
     assert!(buffers.parse::<u64>().unwrap() > 10_000, "only {buffers} buffers were guarded");
     assert_eq!(touched, "0 touched too late");
+    for name in AGAIN {
+        assert!(tests.contains(name), "{name} did not run: {tests}");
+    }
     assert!(!tests.contains("running 0 tests") && !tests.contains("running 1 test\n"), "{tests}");
 }
