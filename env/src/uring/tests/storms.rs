@@ -113,6 +113,42 @@ fn reads_and_writes_survive_a_storm_of_signals() {
     assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
 }
 
+/// URING-16: a signal that waits for the reactor's thread would keep workers from starting. In a
+/// process of its own, where no thread of that name has only just begun.
+#[test]
+fn the_reactors_thread_blocks_every_signal() {
+    if refused() {
+        return;
+    }
+    if role().is_none() {
+        let status = in_child("the_reactors_thread_blocks_every_signal", "look");
+        assert!(status.success(), "{status}");
+        return;
+    }
+    let env = env_with_reactor();
+    let mut reactors = 0;
+    for thread in std::fs::read_dir("/proc/self/task").unwrap() {
+        // One that has ended meanwhile has no status.
+        let Ok(status) = std::fs::read_to_string(thread.unwrap().path().join("status")) else {
+            continue;
+        };
+        let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        if line("Name:").trim() != reactor::THREAD_NAME {
+            continue;
+        }
+        reactors += 1;
+        let blocked = u64::from_str_radix(line("SigBlk:").trim(), 16).unwrap();
+        // Those from 32 to 34 are the C library's own.
+        let open: Vec<i32> = (1..32)
+            .chain(35..65)
+            .filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal))
+            .filter(|signal| blocked >> (signal - 1) & 1 == 0)
+            .collect();
+        assert!(open.is_empty(), "signals {open:?} are not blocked: {status}");
+    }
+    assert!(reactors > 0 && env.report().counter("reactor_alive") == 1);
+}
+
 /// In a long run, what happened and how often.
 fn say_figures(what: &str, envs: &[&IoUringEnv]) {
     if soak() == 1 {
@@ -247,8 +283,9 @@ fn queued_writes_without_workers(env: &IoUringEnv, dir: &Path) {
     let report = env.report();
     let canceled = report.counter("retried_canceled");
     assert!(canceled == 0 || report.counter("fallback_pwrites") >= canceled, "{report}");
-    // A kernel or file system that needs no worker cancels nothing.
-    assert_eq!(canceled >= 3, while_open > 0, "{report}");
+    // A kernel or file system that needs no worker cancels nothing. A few may be cancelled in the
+    // last round or far from each other; more open the breaker, and a round finds it so.
+    assert!(canceled < 2 * WRITES * soak() || while_open > 0, "{report}");
     say_figures("queue", &[env]);
 }
 
