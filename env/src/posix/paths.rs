@@ -106,7 +106,7 @@ pub(crate) fn sync_dir(os: &Os, dir: &Path) -> Result<()> {
 pub(crate) fn create_dir_all(os: &Os, dir: &Path) -> Result<()> {
     let mut missing = vec![dir];
     let mut found = false;
-    // Upwards until one exists or can be made, then down again; a path has finitely many parts.
+    // Upwards until one exists or can be made, then down again and never up a second time.
     while let Some(&next) = missing.last() {
         match os.sys.mkdir(next) {
             Ok(()) => {
@@ -122,7 +122,10 @@ pub(crate) fn create_dir_all(os: &Os, dir: &Path) -> Result<()> {
                 found = true;
             }
             Err(libc::ENOENT) => {
-                if let Some(parent) = next.parent().filter(|p| !p.as_os_str().is_empty()) {
+                // Below a directory that is there this says that the file system makes none, or that
+                // somebody takes away what is made.
+                if !found && let Some(parent) = next.parent().filter(|p| !p.as_os_str().is_empty())
+                {
                     missing.push(parent);
                     continue;
                 }

@@ -168,6 +168,18 @@ fn every_new_directory_is_durable_in_its_parent() {
     }
 }
 
+/// As on procfs, and where somebody takes away whatever is made.
+#[test]
+fn a_directory_that_cannot_be_made_in_one_that_is_there_is_an_error() {
+    let stage = Stage::prefetch();
+    let refused = stage.sys.rule(Call::Mkdir, "a/nope", When::Always, Fault::Errno(libc::ENOENT));
+    let error = stage.env.create_dir_all(&stage.path("a/nope")).unwrap_err();
+    assert_eq!((error.op(), error.errno()), ("create_dir_all", Some(libc::ENOENT)));
+    assert_eq!(refused.fired(), 2, "once before the one above it was made, and once after");
+    let error = stage.env.create_dir_all("/proc/nope/deeper".as_ref()).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENOENT));
+}
+
 #[test]
 fn a_file_system_without_links_says_unsupported_and_another_device_says_so() {
     let stage = Stage::prefetch();
