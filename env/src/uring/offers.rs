@@ -45,7 +45,7 @@ pub(crate) fn offers(unavailable: Option<&Unavailable>) -> Vec<Offer> {
 fn fixed_buffers() -> Offer {
     let (possible, why) = match Registered::new(TRIED) {
         Ok(memory) if memory.arena().len() == TRIED => {
-            (true, format!("{} MiB can be registered", TRIED >> 20))
+            (true, format!("at least {} MiB, the size tried, can be registered", TRIED >> 20))
         }
         Ok(memory) => {
             let (some, all) = (memory.arena().len() >> 20, TRIED >> 20);

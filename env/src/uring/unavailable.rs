@@ -227,8 +227,12 @@ fn describe(errno: i32) -> String {
 
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "io_uring is not available: {}", self.failure())?;
-        writeln!(f, "  {}", MachineFacts::read())?;
+        if let Self::InvalidOption { .. } = self {
+            writeln!(f, "the io_uring environment cannot be made so: {}", self.failure())?;
+        } else {
+            writeln!(f, "io_uring is not available: {}", self.failure())?;
+            writeln!(f, "  {}", MachineFacts::read())?;
+        }
         write!(f, "  {}. PosixEnv needs none of this.", self.remedy())
     }
 }
