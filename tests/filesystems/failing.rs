@@ -132,7 +132,8 @@ fn lookups_fail_alone(mounted: &Mounted, disk: &Control) {
         }
     }
     let since = env.report().since(&before);
-    assert!(since.counter("ring_reads") > 100, "{since}");
+    // An entry is up to 128 KiB of neighbours; one that fails is read again by plain calls.
+    assert!(since.counter("ring_reads") >= 16, "{since}");
     disk.set(Trouble::None, Trouble::None);
     assert!(db.get(56_u64.to_be_bytes()).unwrap().is_some(), "the disk is well again");
 }
