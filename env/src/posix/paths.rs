@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::process;
 
 use crate::counters::Count;
 use crate::os_file::Os;
@@ -178,7 +179,7 @@ pub(crate) fn free_space(os: &Os, dir: &Path) -> Result<u64> {
 pub(crate) fn lock(os: &Os, path: &Path) -> Result<FileLock> {
     let file = File::from(os.open_file(path, OpenMode::Lock, "lock")?);
     match uninterrupted(&os.counters, || os.sys.try_lock(&file)) {
-        Ok(()) => Ok(FileLock::new(file)),
+        Ok(()) => Ok(FileLock::new(Held { file, owner: process::id() })),
         Err(libc::EWOULDBLOCK) => Err(Error::new(
             ErrorKind::Locked,
             "lock",
@@ -189,6 +190,24 @@ pub(crate) fn lock(os: &Os, path: &Path) -> Result<FileLock> {
         Err(errno) => {
             let cause = io::Error::from_raw_os_error(errno);
             Err(Error::from_io(&cause, "lock", path))
+        }
+    }
+}
+
+/// A lock of this process.
+#[derive(Debug)]
+struct Held {
+    file: File,
+    owner: u32,
+}
+
+impl Drop for Held {
+    /// Closing alone would leave the lock to a child that was forked a moment ago and has not yet
+    /// started its program. A child that drops its copy must not take the lock from its parent.
+    fn drop(&mut self) {
+        if process::id() == self.owner {
+            // If it fails, closing still releases the lock when the last copy is closed.
+            let _ = self.file.unlock();
         }
     }
 }

@@ -168,6 +168,24 @@ fn every_new_directory_is_durable_in_its_parent() {
     }
 }
 
+/// LIFE-01: a child has a copy of every descriptor until it starts its program.
+#[test]
+fn a_lock_is_free_when_it_was_dropped_though_programs_are_being_started() {
+    let stage = Stage::prefetch();
+    std::thread::scope(|scope| {
+        let starting = scope.spawn(|| {
+            for _ in 0..100 {
+                std::process::Command::new("true").status().unwrap();
+            }
+        });
+        let mut rounds = 0;
+        while !starting.is_finished() || rounds == 0 {
+            drop(stage.env.lock(&stage.path("LOCK")).unwrap());
+            rounds += 1;
+        }
+    });
+}
+
 /// As on procfs, and where somebody takes away whatever is made.
 #[test]
 fn a_directory_that_cannot_be_made_in_one_that_is_there_is_an_error() {
