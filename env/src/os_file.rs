@@ -34,6 +34,8 @@ mod mapped;
 #[cfg(target_os = "linux")]
 pub(crate) mod polling;
 mod rw_file;
+#[cfg(target_os = "linux")]
+mod sysfs;
 mod write;
 
 /// The longest range given to one read-ahead hint: kernels cut longer ones short.

@@ -3,11 +3,9 @@
 //! A longer one is split by the kernel, which on a ring may end in a worker thread or a refusal.
 //! Half of what the driver takes leaves room for reads that do not begin where its own pieces do.
 
-use std::fs;
 use std::path::Path;
 
-/// Where the kernel shows its devices.
-const SYSFS: &str = "/sys";
+use super::sysfs;
 
 /// The longest read where the device says nothing, and where it would take more.
 const LONGEST: usize = 512 << 10;
@@ -28,16 +26,12 @@ pub(crate) struct Chunk {
 impl Chunk {
     /// What the kernel says about the device with that `st_dev`. Reads a file of sysfs or two.
     pub(crate) fn of(device: u64) -> Self {
-        Self::in_sysfs(Path::new(SYSFS), device)
+        Self::in_sysfs(Path::new(sysfs::ROOT), device)
     }
 
     fn in_sysfs(root: &Path, device: u64) -> Self {
-        let (major, minor) = (libc::major(device), libc::minor(device));
-        let place = root.join(format!("dev/block/{major}:{minor}"));
-        // A partition has no queue of its own: its directory lies in that of its disk.
-        let driver_kib = ["queue", "../queue"]
-            .iter()
-            .find_map(|queue| limit_in(&place.join(queue).join("max_sectors_kb")));
+        let limit = sysfs::queue_attribute(root, device, "max_sectors_kb");
+        let driver_kib = limit.and_then(|text| text.trim().parse().ok()).filter(|kib| *kib > 0);
         Self::from_limit(driver_kib)
     }
 
@@ -48,30 +42,12 @@ impl Chunk {
     }
 }
 
-/// The limit that a file of sysfs holds, in KiB; `None` if there is none to be had.
-fn limit_in(file: &Path) -> Option<u64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok().filter(|kib| *kib > 0)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     use super::*;
-
-    /// A directory like sysfs with one disk, 8:0, of that limit, and its partition, 8:1.
-    fn sysfs_with(limit: &str) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        let disk = root.path().join("devices/disk");
-        fs::create_dir_all(disk.join("queue")).unwrap();
-        fs::create_dir_all(disk.join("disk1")).unwrap();
-        fs::write(disk.join("queue/max_sectors_kb"), limit).unwrap();
-        let block = root.path().join("dev/block");
-        fs::create_dir_all(&block).unwrap();
-        symlink("../../devices/disk", block.join("8:0")).unwrap();
-        symlink("../../devices/disk/disk1", block.join("8:1")).unwrap();
-        root
-    }
 
     #[test]
     fn the_chunk_is_half_of_what_the_driver_takes_within_bounds() {
@@ -89,7 +65,7 @@ mod tests {
             ("", 512, None),
         ];
         for (limit, kib, driver_kib) in cases {
-            let root = sysfs_with(limit);
+            let root = sysfs::with_disks("max_sectors_kb", &[limit]);
             let expected = Chunk { bytes: kib << 10, driver_kib };
             let disk = Chunk::in_sysfs(root.path(), libc::makedev(8, 0));
             assert_eq!(disk, expected, "{limit:?}");
@@ -98,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_partition_follows_its_disk_and_what_is_no_device_the_default() {
-        let root = sysfs_with("256\n");
+        let root = sysfs::with_disks("max_sectors_kb", &["256\n"]);
         let expected = Chunk { bytes: 128 << 10, driver_kib: Some(256) };
         assert_eq!(Chunk::in_sysfs(root.path(), libc::makedev(8, 1)), expected);
         let default = Chunk { bytes: LONGEST, driver_kib: None };
@@ -117,8 +93,10 @@ mod tests {
             let (major, minor) = name.split_once(':').unwrap();
             let device = libc::makedev(major.parse().unwrap(), minor.parse().unwrap());
             devices.push(device);
-            let limit = limit_in(&entry.path().join("queue/max_sectors_kb"));
-            assert!(limit.is_none() || Chunk::of(device).driver_kib == limit, "{name}");
+            if let Ok(limit) = fs::read_to_string(entry.path().join("queue/max_sectors_kb")) {
+                let limit = limit.trim().parse().unwrap();
+                assert_eq!(Chunk::of(device).driver_kib, Some(limit), "{name}");
+            }
         }
         for device in devices {
             let Chunk { bytes, driver_kib } = Chunk::of(device);

@@ -105,6 +105,14 @@ impl Device {
         self.polls.get_or_init(|| true);
     }
 
+    /// Has it pass for one whose driver takes twice so many bytes at once. Nobody may have asked it
+    /// before.
+    #[cfg(all(test, target_os = "linux"))]
+    pub(crate) fn pretend_chunk(&self, bytes: usize) {
+        let pretended = Chunk { bytes, driver_kib: None };
+        assert!(self.chunk.set(pretended).is_ok(), "the kernel was asked already");
+    }
+
     /// The verdict so far. Relaxed: it guards no other memory, and a stale one costs a hint.
     pub(crate) fn kick(&self) -> Kick {
         match self.kick.load(Ordering::Relaxed) {

@@ -24,6 +24,7 @@ use memory::Known;
 pub(crate) use memory::Registered;
 pub(crate) use poll_thread::PollThread;
 
+mod keeper;
 mod memory;
 mod poll_thread;
 

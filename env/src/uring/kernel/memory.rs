@@ -6,22 +6,19 @@
 //! on older kernels each registers for itself.
 
 use std::fmt;
-use std::mem;
-use std::os::fd::{AsRawFd, RawFd};
-use std::process;
 
 use io_uring::IoUring;
 
+use super::keeper::Keeper;
 use super::{Errno, errno_of};
 use crate::buffer::Arena;
 use crate::sync::Arc;
 
 /// An arena that is registered.
 pub(crate) struct Registered {
-    /// There until this is dropped.
-    ring: Option<IoUring>,
+    /// Declared before the arena, and so dropped before it.
+    keeper: Keeper,
     arena: Arc<Arena>,
-    owner: u32,
 }
 
 impl Registered {
@@ -40,31 +37,14 @@ impl Registered {
         let arena = Arena::new(bytes).ok_or(libc::ENOMEM)?;
         let mut builder = IoUring::builder();
         let ring = builder.dontfork().build(1).map_err(|e| errno_of(&e))?;
-        let registered = Self { ring: Some(ring), arena, owner: process::id() };
-        register(registered.ring(), &registered.arena)?;
+        let registered = Self { keeper: Keeper::new(ring), arena };
+        register(registered.keeper.ring(), &registered.arena)?;
         Ok(registered)
-    }
-
-    fn ring(&self) -> &IoUring {
-        self.ring.as_ref().expect("the ring is there until this is dropped")
-    }
-
-    fn fd(&self) -> RawFd {
-        self.ring().as_raw_fd()
     }
 
     /// The memory.
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        if process::id() != self.owner {
-            // A forked child: what the ring had mapped is not here, and may be something else.
-            mem::forget(self.ring.take());
-        }
     }
 }
 
@@ -92,7 +72,7 @@ impl Known {
         if !matches!(self, Self::Nothing) {
             return;
         }
-        let taken_over = ring.submitter().register_buffers_clone(memory.fd()).is_ok();
+        let taken_over = ring.submitter().register_buffers_clone(memory.keeper.fd()).is_ok();
         let known = taken_over || register(ring, &memory.arena).is_ok();
         *self = if known { Self::All(Arc::clone(memory)) } else { Self::Refused };
     }

@@ -5,21 +5,18 @@
 //! come and go.
 
 use std::fmt;
-use std::mem;
-use std::os::fd::{AsRawFd, RawFd};
-use std::process;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use io_uring::IoUring;
 
+use super::keeper::Keeper;
 use super::{Errno, errno_of};
 
 /// See the module.
 pub(crate) struct PollThread {
-    /// There until this is dropped.
-    ring: Option<IoUring>,
+    keeper: Keeper,
     idle: Duration,
-    owner: u32,
 }
 
 impl PollThread {
@@ -28,12 +25,12 @@ impl PollThread {
         let mut builder = IoUring::builder();
         builder.dontfork().setup_sqpoll(milliseconds(idle)).setup_r_disabled();
         let ring = builder.build(1).map_err(|e| errno_of(&e))?;
-        Ok(Self { ring: Some(ring), idle, owner: process::id() })
+        Ok(Self { keeper: Keeper::new(ring), idle })
     }
 
     /// The ring to join.
     pub(super) fn fd(&self) -> RawFd {
-        self.ring.as_ref().expect("the ring is there until this is dropped").as_raw_fd()
+        self.keeper.fd()
     }
 
     /// After so many milliseconds without an entry the thread sleeps.
@@ -44,15 +41,6 @@ impl PollThread {
 
 fn milliseconds(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
-}
-
-impl Drop for PollThread {
-    fn drop(&mut self) {
-        if process::id() != self.owner {
-            // A forked child: what the ring had mapped is not here, and may be something else.
-            mem::forget(self.ring.take());
-        }
-    }
 }
 
 impl fmt::Debug for PollThread {

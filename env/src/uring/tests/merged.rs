@@ -1,6 +1,7 @@
 //! Neighbouring reads through real rings, whose kernel reads to several pieces of memory at once.
 
 use super::*;
+use crate::os_file::OsFile;
 
 /// Ranges that touch, overlap, repeat, leave gaps, and now and then end behind the file.
 fn ranges(next: &mut impl FnMut(u64) -> u64, size: u64) -> Vec<(u64, usize)> {
@@ -84,6 +85,7 @@ fn neighbouring_direct_reads_are_one_entry_unless_merging_is_off() {
     for (limit, entries) in [(0, 255), (128 << 10, 16), (16 << 10, 64)] {
         let env = IoUringEnv::builder().direct_reads(true).merge_limit(limit).build().unwrap();
         let file = env.open(&path, Access::Random).unwrap();
+        OsFile::of(&*file).unwrap().device().pretend_chunk(512 << 10);
         assert_right(&read_batch(&env, requests(&file, &blocks)), &blocks);
         let report = env.report();
         // The first read of a file tells what its file system can, and seldom needs the ring.
