@@ -12,12 +12,10 @@ mod work;
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::process::Pid;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -28,7 +26,7 @@ use self::run::{Limit, Mode, Run, Spec};
 use super::args::{Bench, BenchEnvs, Workload};
 use super::environment::EnvName;
 use super::failure::{Exit, Failure, Result};
-use super::interrupt::{Leftover, on_interrupt};
+use super::interrupt::{self, Leftover, on_interrupt};
 use super::new_file::NewFile;
 use super::output::{Output, note, talks_to_a_terminal};
 use super::size::human_size;
@@ -273,17 +271,13 @@ fn in_child(spec: &Spec) -> Result<Run> {
     let what = format!("{} on {}", table::name(spec.workload), spec.env.name());
     let fail = |error: &dyn std::fmt::Display| Failure::failed(format!("{what}: {error}"));
     let program = std::env::current_exe().map_err(|error| fail(&error))?;
-    // In a group of its own: Ctrl-C reaches this process alone, which then ends the run.
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(["bench", "run"])
-        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| fail(&error))?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let _running = on_interrupt(Leftover::Child(pid.expect("the system numbers its processes")));
+        .stderr(Stdio::piped());
+    let (mut child, _running) = interrupt::start(&mut command).map_err(|error| fail(&error))?;
     let text = serde_json::to_string(spec).expect("a run's description is plain data");
     let mut stdin = child.stdin.take().expect("the child's standard input is a pipe");
     // A child that ends before reading has said why on its standard error.

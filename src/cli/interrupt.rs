@@ -1,16 +1,18 @@
 //! What an interrupted command takes away with it: files half written, a benchmark's directories
 //! and processes.
 //!
-//! Whoever makes one of these registers it and keeps the [`Guard`] as long as it is there. A
-//! thread waits for SIGINT and SIGTERM (and SIGHUP, unless it is ignored, as under `nohup`),
+//! Whoever makes one of these registers it, at the latest as it is made, and keeps the [`Guard`] as
+//! long as it is there. A thread waits for SIGINT and SIGTERM (and SIGHUP, unless it is ignored, as under `nohup`),
 //! removes what is registered and ends the process with 128 plus the signal's number.
 //!
 //! The thread keeps the lock of the list until the process is gone. So whoever registers or drops
 //! a guard meanwhile waits, and [`settle`] at the end of the command waits too.
 
 use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::exit;
+use std::process::{Child, Command, exit};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -28,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Something that must not outlive the command.
 #[derive(Clone, Debug)]
 pub(crate) enum Leftover {
-    /// A process; it is killed.
+    /// A process; it is killed. Only [`start`] registers one.
     Child(Pid),
     /// A file.
     File(PathBuf),
@@ -57,15 +59,47 @@ fn list() -> MutexGuard<'static, List> {
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers what an interruption has to remove.
+/// Registers what an interruption has to remove, before it is there.
 pub(crate) fn on_interrupt(leftover: Leftover) -> Guard {
+    listen_once();
+    list().add(leftover)
+}
+
+/// Makes something that an interruption has to remove and whose name only the making tells. An
+/// interruption waits until both is done: in between it would be left behind.
+pub(crate) fn make<T>(
+    make: impl FnOnce() -> io::Result<T>,
+    leftover: impl FnOnce(&T) -> Leftover,
+) -> io::Result<(T, Guard)> {
+    listen_once();
+    let mut list = list();
+    let made = make()?;
+    let guard = list.add(leftover(&made));
+    Ok((made, guard))
+}
+
+/// Starts a process that an interruption has to end. In a group of its own: Ctrl-C reaches this
+/// process alone.
+pub(crate) fn start(command: &mut Command) -> io::Result<(Child, Guard)> {
+    let pid = |child: &Child| i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    make(
+        || command.process_group(0).spawn(),
+        |child| Leftover::Child(pid(child).expect("the system numbers its processes")),
+    )
+}
+
+impl List {
+    fn add(&mut self, leftover: Leftover) -> Guard {
+        let number = self.next;
+        self.next += 1;
+        self.entries.push((number, leftover));
+        Guard { number }
+    }
+}
+
+fn listen_once() {
     static LISTENING: Once = Once::new();
     LISTENING.call_once(listen);
-    let mut list = list();
-    let number = list.next;
-    list.next += 1;
-    list.entries.push((number, leftover));
-    Guard { number }
 }
 
 impl Drop for Guard {

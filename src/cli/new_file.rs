@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, PersistError};
 
 use super::failure::{Failure, Result};
-use super::interrupt::{Guard, Leftover, on_interrupt};
+use super::interrupt::{self, Guard, Leftover};
 
 const BUFFER: usize = 256 << 10;
 
@@ -57,14 +57,15 @@ impl NewFile {
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(name);
         prefix.push(".");
-        let made = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".part")
-            // As for any new file, less what the user's umask forbids.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory(&path));
-        let file = made.map_err(|error| fail(&error))?;
-        let guard = on_interrupt(Leftover::File(file.path().to_path_buf()));
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix).suffix(".part");
+        // As for any new file, less what the user's umask forbids.
+        builder.permissions(Permissions::from_mode(0o666));
+        let made = interrupt::make(
+            || builder.tempfile_in(directory(&path)),
+            |file| Leftover::File(file.path().to_path_buf()),
+        );
+        let (file, guard) = made.map_err(|error| fail(&error))?;
         let file = BufWriter::with_capacity(BUFFER, file);
         Ok(Self { inner: Inner::Aside { file, replace, _guard: guard }, path })
     }

@@ -168,8 +168,8 @@ fn an_interrupted_benchmark_of_a_device_takes_fio_away_with_it() {
     });
     send(child, Signal::TERM);
     assert_eq!(code_of(child), 143);
-    // What is left of the directory is not looked at: fio may make a file in it until it ends.
     wait_for("the end of fio", || is_gone(&fio));
+    assert_eq!(fs::read_dir(scratch.path("")).unwrap().count(), 0);
 }
 
 #[test]

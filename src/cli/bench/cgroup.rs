@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::cli::interrupt::{Guard, Leftover, on_interrupt};
+use crate::cli::interrupt::{self, Guard, Leftover};
 
 /// Starts the name of every group we make; the number of our process follows.
 const NAME: &str = "treering-bench-";
@@ -66,8 +66,8 @@ impl MemoryGroup {
     fn create_in(version: Version, parent: &Path, bytes: u64) -> io::Result<Self> {
         remove_stale(parent);
         let dir = parent.join(format!("{NAME}{}", std::process::id()));
-        fs::create_dir(&dir)?;
-        let guard = on_interrupt(Leftover::Group(dir.clone()));
+        let ((), guard) =
+            interrupt::make(|| fs::create_dir(&dir), |()| Leftover::Group(dir.clone()))?;
         let group = Self { dir, version, _guard: guard };
         // Writing to a file that the kernel did not put there must not create one.
         let limit = fs::OpenOptions::new().write(true).open(group.dir.join(version.limit_file()));

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::data::Data;
 use crate::cli::failure::{Failure, Result};
-use crate::cli::interrupt::{Guard, Leftover, on_interrupt};
+use crate::cli::interrupt::{self, Guard, Leftover, on_interrupt};
 use crate::{CfOptions, Compression, Db, Durability, Options, PosixEnv, WriteBatch, WriteOptions};
 
 /// Entries in one batch while building.
@@ -45,14 +45,16 @@ impl Place {
     /// A new directory in `parent`, or in the working directory.
     pub(crate) fn temporary(parent: Option<&Path>) -> Result<Self> {
         let here = parent.unwrap_or(Path::new("."));
-        let made = tempfile::Builder::new().prefix("treering-bench-").tempdir_in(here);
-        let dir = made.map_err(|error| match parent {
+        let made = interrupt::make(
+            || tempfile::Builder::new().prefix("treering-bench-").tempdir_in(here),
+            |dir| Leftover::Tree(dir.path().to_path_buf()),
+        );
+        let (dir, guard) = made.map_err(|error| match parent {
             Some(parent) => Failure::file("create a directory in", parent, &error),
             None => Failure::failed(format!(
                 "cannot create a directory here: {error}\n  name a place with --dir"
             )),
         })?;
-        let guard = on_interrupt(Leftover::Tree(dir.path().to_path_buf()));
         Ok(Self::Temporary { dir, _guard: guard })
     }
 

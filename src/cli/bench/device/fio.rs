@@ -4,14 +4,13 @@ use std::io;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::Pid;
 use serde_json::{Value, json};
 
 use super::engine::Job;
 use super::{Latency, Run};
 use crate::cli::args::device::{DeviceWorkload, Engine};
 use crate::cli::failure::{Failure, Result};
-use crate::cli::interrupt::{Leftover, on_interrupt};
+use crate::cli::interrupt;
 use crate::cli::size::to_f64;
 
 /// A fio that runs here.
@@ -42,16 +41,13 @@ impl Fio {
     pub(crate) fn perform(&self, job: &Job<'_>, repeat: u32) -> Result<Run> {
         let fail = |what: &dyn std::fmt::Display| Failure::failed(format!("fio: {what}"));
         // One process, so that ending it ends all of it.
-        let child = Command::new("fio")
+        let mut command = Command::new("fio");
+        command
             .args(self.arguments(job))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| fail(&error))?;
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let _running =
-            on_interrupt(Leftover::Child(pid.expect("the system numbers its processes")));
+            .stderr(Stdio::piped());
+        let (child, _running) = interrupt::start(&mut command).map_err(|error| fail(&error))?;
         let output = child.wait_with_output().map_err(|error| fail(&error))?;
         let said = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {

@@ -16,7 +16,7 @@ use crate::cli::args::device::UNIT;
 use crate::cli::bench::data::Stream;
 use crate::cli::bench::database::Place;
 use crate::cli::failure::{Failure, Result};
-use crate::cli::interrupt::{Leftover, on_interrupt};
+use crate::cli::interrupt::{self, Leftover};
 use crate::env::Buffer;
 
 const SECTOR: usize = 512;
@@ -203,9 +203,11 @@ fn word(sector: &[u8], at: usize) -> u64 {
 }
 
 fn fill_new(path: &Path, size: u64) -> Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
-    let file = file.map_err(|error| Failure::file("create", path, &error))?;
-    let _unfinished = on_interrupt(Leftover::File(path.to_path_buf()));
+    let made = interrupt::make(
+        || OpenOptions::new().write(true).create_new(true).open(path),
+        |_| Leftover::File(path.to_path_buf()),
+    );
+    let (file, _unfinished) = made.map_err(|error| Failure::file("create", path, &error))?;
     fill(&file, size).map_err(|error| {
         // What cannot be finished is of no use, and the first error is the one to tell.
         let _ = std::fs::remove_file(path);
