@@ -78,8 +78,8 @@ pub(crate) fn verify(args: &Report) -> Result {
     }
     let count = report.damages.len();
     note(format_args!(
-        "{count} damaged {}: {read}\n  restore the files named from a copy; of a damaged table \
-         the rest can still be read (`scan --encoding escape --from KEY` goes on behind the damage, \
+        "{count} damaged {}: {read}\n  restore the files named from a copy; keys outside \
+         those named can still be read (`scan --encoding escape --from KEY` goes on behind a damage, \
          from the last key that it names), while a damaged \
          CURRENT, manifest or log has to be restored before the database opens",
         if count == 1 { "place" } else { "places" }

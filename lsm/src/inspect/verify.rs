@@ -10,6 +10,7 @@ use super::records::check_batch;
 use super::{Damage, VerifyReport};
 use crate::block_cache::BlockCache;
 use crate::filename::FileName;
+use crate::key::user_key;
 use crate::record::{Cut, CutReason, RecordReader, RecordType, SegmentFact, Stop};
 use crate::table::{BlockCache as TableBlocks, Table};
 use crate::version::edit::EditError;
@@ -192,6 +193,12 @@ impl Check {
                 error => error,
             };
             self.damage(&path, &error);
+            // Nothing of the table can be read: it may cost all that the manifest says is in it.
+            let whole = self.report.damages.last_mut().filter(|last| last.path == path);
+            if let (Some(damage), Some(recorded)) = (whole, recorded) {
+                let edge = |internal_key: &[u8]| user_key(internal_key).to_vec();
+                damage.keys = Some((edge(&recorded.smallest), edge(&recorded.largest)));
+            }
         }
     }
 
