@@ -16,7 +16,8 @@ Exit codes:
   2  the command line is wrong; nothing was done
   3  the command failed; the message says why and what to do
   4  damage: bytes on disk are not what was written, or a file is missing
-  130, 143  interrupted by Ctrl-C, ended by SIGTERM; what was unfinished was removed";
+  130, 143  interrupted by Ctrl-C, ended by SIGTERM; unfinished files were removed, and of an
+            import the batches that were stored stay";
 
 /// How a command ends when it does not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,16 +47,17 @@ pub(crate) fn import(args: &Import) -> Result {
     progress.finish_and_clear();
     // What was read before an error is stored and made durable, if that can be done.
     let kept = loader.finish();
-    let bad_line = outcome?;
-    kept?;
+    let rows = loader.rows;
+    let told = |failure| stopped(failure, rows);
+    let bad_line = outcome.map_err(told)?;
+    kept.map_err(told)?;
     if let Some(bad_line) = bad_line {
-        let rows = loader.rows;
         db.close()?;
         return Err(Failure::failed(format!(
             "{bad_line}\n  the {rows} entries before it are stored; --on-error skip goes on"
         )));
     }
-    let (rows, skipped) = (loader.rows, loader.skipped);
+    let skipped = loader.skipped;
     db.close()?;
     let seconds = started.elapsed().as_secs_f64().max(1e-9);
     let rate = to_f64(rows) / seconds;
@@ -77,6 +78,17 @@ pub(crate) fn import(args: &Import) -> Result {
         ));
     }
     Ok(if skipped == 0 { Exit::Done } else { Exit::No })
+}
+
+/// An import that failed after so many entries.
+fn stopped(failure: Failure, rows: u64) -> Failure {
+    match failure {
+        Failure::Failed(message) => Failure::Failed(format!(
+            "{message}\n  {rows} entries were stored before that; to import the file once more \
+             stores them again and then the rest"
+        )),
+        other => other,
+    }
 }
 
 /// Writes lines.

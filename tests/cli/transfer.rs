@@ -1,8 +1,10 @@
 //! `import` and `export`.
 
+use std::fs;
 use std::io::BufRead;
+use std::process::Command;
 
-use crate::tool::{Scratch, run_with};
+use crate::tool::{Scratch, run, run_with};
 
 /// Runs an import of `lines` and gives what a plain export says afterwards.
 fn round_trip(lines: &[u8], args: &[&str]) -> Vec<u8> {
@@ -185,4 +187,28 @@ fn an_absent_input_file_is_named() {
     let absent = scratch.path("absent.tsv");
     let ran = run_with(["import".as_ref(), db.as_os_str(), absent.as_os_str()], b"");
     ran.ends_with(3).says(&["absent.tsv", "No such file"]);
+}
+
+/// The device is full, as far as the command can tell: a limit on the size of files.
+#[test]
+fn an_import_that_fails_says_how_many_entries_it_has_stored() {
+    let scratch = Scratch::new();
+    let lines: String = (0..24_000).map(|n| format!("{n:08}\t{}\n", "x".repeat(1000))).collect();
+    let file = scratch.path("lines.tsv");
+    fs::write(&file, lines).unwrap();
+    // In blocks of 512 bytes, 12 MB, of which the log needs more. The signal is ignored: an error.
+    let output = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 24000; exec \"$@\"", "sh"])
+        .args([env!("CARGO_BIN_EXE_treering"), "import", "--env", "posix", "--batch", "100"])
+        .args([scratch.db(), file])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let at = words.windows(4).position(|four| four == ["entries", "were", "stored", "before"]);
+    let stored: usize = words[at.unwrap_or_else(|| panic!("{said}")) - 1].parse().unwrap();
+    assert!(stored > 0 && stored < 24_000, "{said}");
+    let scanned = run(["scan".as_ref(), scratch.db().as_os_str()]).ends_with(0);
+    assert!(scanned.text().lines().count() >= stored, "{said}");
 }
