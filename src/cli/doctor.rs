@@ -42,7 +42,9 @@ pub(crate) fn doctor(args: &Doctor) -> Result {
                 out.line(format_args!("memory cgroups: not allowed ({why}); {use_of_it}"))?;
             }
         }
-        out.line(format_args!("use: --env {}", found.advised))?;
+        if trial.as_ref().is_none_or(Trial::works) {
+            out.line(format_args!("use: --env {}", found.advised))?;
+        }
         if let Some(outcome) = trial.as_ref().and_then(Trial::outcome) {
             out.line(outcome)?;
         }

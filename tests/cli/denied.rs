@@ -63,7 +63,7 @@ fn doctor_fails_for_a_denied_environment_and_tells_what_auto_takes() {
         let dir = env!("CARGO_TARGET_TMPDIR");
         for env in ["io_uring", "io_uring-direct"] {
             let tried = run(["doctor", dir, "--env", env]).ends_with(3);
-            has(&tried.text(), &["use: --env posix"]);
+            assert!(!tried.text().contains("use: --env"), "{}", tried.text());
             let tried = tried.says(&[&format!("--env {env} does not work here"), "--env posix"]);
             tried.says(CAUSE);
             let report = run(["doctor", dir, "--env", env, "--json"]).ends_with(3).json();

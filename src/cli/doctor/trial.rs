@@ -42,9 +42,13 @@ impl Trial {
         }
     }
 
+    pub(crate) fn works(&self) -> bool {
+        self.failure.is_none()
+    }
+
     /// The trial in a sentence, if all went well, with what `auto` took.
     pub(crate) fn outcome(&self) -> Option<String> {
-        if self.failure.is_some() {
+        if !self.works() {
             return None;
         }
         let name = self.name.name();
@@ -57,7 +61,7 @@ impl Trial {
     pub(crate) fn json(&self) -> Value {
         json!({
             "env": self.name.name(),
-            "works": self.failure.is_none(),
+            "works": self.works(),
             "why_not": self.failure.as_ref().map(ToString::to_string),
             "auto": self.choice.as_ref().map(ToString::to_string),
             "environment": self.report.as_ref().map(report_json),
