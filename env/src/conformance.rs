@@ -82,6 +82,7 @@ pub const CASES: &[Case] = cases![
     writes::files_in_place_grow_with_zeros_and_shrink,
     writes::disjoint_writes_in_place_may_run_at_once,
     writes::opening_for_writing_keeps_what_is_there,
+    writes::a_write_in_place_is_taken_if_it_is_aligned_and_refused_whole_if_not,
     queues::reads_agree_with_a_model_for_any_batch,
     queues::a_failed_request_disturbs_no_other,
     queues::every_tag_comes_back_once_and_the_queue_can_be_used_again,

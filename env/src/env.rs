@@ -171,7 +171,17 @@ pub trait RandomAccessFile: Any + Send + Sync + Debug {
 pub trait RandomRwFile: RandomAccessFile {
     /// Writes all of `data` at `offset`, growing the file if needed. The durability of the bytes
     /// is that of [`WritableFile::flush`].
+    ///
+    /// A file that is written past the page cache takes whole blocks only, see
+    /// [`alignment`](Self::alignment). Anything else is refused with
+    /// [`ErrorKind::Misaligned`](crate::ErrorKind::Misaligned) before anything is written. Nothing
+    /// at all may be written anywhere.
     fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()>;
+
+    /// Writes are taken whose offset, length and address in memory are multiples of this, a power
+    /// of two; 1 means any. A [`Buffer`](crate::Buffer) of at least 4096 bytes lies at a multiple
+    /// of 4096. Reads may begin and end anywhere. A wrapper gives what the file inside gives.
+    fn alignment(&self) -> usize;
 
     /// Makes all writes that returned before this call survive a power loss. Errors are sticky:
     /// once a sync has failed, no later sync of this handle succeeds.

@@ -31,6 +31,9 @@ pub enum ErrorKind {
     CrossDevice,
     /// A directory, a named pipe, a socket or a device stands where a file should.
     NotAFile,
+    /// Offset, length or memory of a write is no multiple of what the file needs; see
+    /// [`RandomRwFile::alignment`](crate::RandomRwFile::alignment). Nothing was written.
+    Misaligned,
     /// Anything else; see [`Error::errno`].
     Other,
 }

@@ -168,25 +168,17 @@ impl OsFile {
         let mode = if direct { OpenMode::ReadDirect } else { OpenMode::Read };
         let fd = os.open_file(path, mode, "open").map_err(|error| {
             let refused = direct && error.errno() == Some(libc::EINVAL);
-            if refused { no_direct(path) } else { error }
+            if refused { no_direct("reads", path) } else { error }
         })?;
         let stat = os.stat_fd(&fd, path)?;
         let align = DirectAlign::of(stat.direct);
-        let direct = if direct { Some(align.ok_or_else(|| no_direct(path))?) } else { None };
+        let direct =
+            if direct { Some(align.ok_or_else(|| no_direct("reads", path))?) } else { None };
         if access == Access::Random && direct.is_none() {
             // Advice: a file system that will not take it still reads right.
             let _ = os.sys.fadvise(fd.as_fd(), 0, 0, Advice::Random);
         }
         Self::from_parts(os, fd, path, stat, access, direct)
-    }
-
-    /// Opens a file that may change in place, creating it if absent. Never direct.
-    pub(crate) fn open_rw(os: &Arc<Os>, path: &Path) -> Result<Self> {
-        let fd = os.open_file(path, OpenMode::ReadWrite, "open")?;
-        let stat = os.stat_fd(&fd, path)?;
-        let mut file = Self::from_parts(os, fd, path, stat, Access::Random, None)?;
-        file.fixed_size = None;
-        Ok(file)
     }
 
     fn from_parts(
@@ -457,7 +449,8 @@ fn require_file(stat: FileStat, op: &'static str, path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::NotAFile, op, path, message).with_outcome(Outcome::NotApplied))
 }
 
-fn no_direct(path: &Path) -> Error {
-    let message = "direct reads were asked for, but this file system does not do direct I/O";
+fn no_direct(what: &str, path: &Path) -> Error {
+    let message =
+        format!("direct {what} were asked for, but this file system does not do direct I/O");
     Error::new(ErrorKind::Unsupported, "open", path, message)
 }

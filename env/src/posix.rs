@@ -51,11 +51,22 @@ pub struct PosixEnv {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "options that have nothing to do with each other"
+)]
 struct Options {
     batch_reads: BatchReads,
     mmap_reads: bool,
     direct_reads: bool,
     direct_writes: bool,
+    direct_rw: bool,
+}
+
+impl Options {
+    fn any_direct(self) -> bool {
+        self.direct_reads || self.direct_writes || self.direct_rw
+    }
 }
 
 /// Makes a [`PosixEnv`] with other than the default options.
@@ -102,6 +113,20 @@ impl PosixEnvBuilder {
         self
     }
 
+    /// Reads and writes files opened for both ([`Env::open_rw`]) past the page cache. Default: off.
+    ///
+    /// A write is then taken only if its offset, its length and its address in memory are multiples
+    /// of what the file system asks for ([`RandomRwFile::alignment`]); any other is an error of
+    /// kind `Misaligned` and writes nothing. A read may begin and end anywhere. Writing whole
+    /// blocks makes the file longer than its last byte, until `set_size` cuts it. Writes that make
+    /// it longer are the slow kind: write zeros first. What is read of the file through the page
+    /// cache while it is being written may be old. Opening one on a file system without direct I/O
+    /// is an error of kind `Unsupported`.
+    pub fn direct_rw(mut self, on: bool) -> Self {
+        self.options.direct_rw = on;
+        self
+    }
+
     /// Lets every system call that reads or writes transfer at most so many bytes, as a kernel
     /// may, although more is asked for and the end of the file is far. Default: as many as the
     /// kernel likes. For tests of what stands above: the environment must go on until everything
@@ -118,7 +143,7 @@ impl PosixEnvBuilder {
     pub fn build(self) -> Result<PosixEnv> {
         #[cfg(feature = "test-util")]
         if let Some(bytes) = self.max_transfer {
-            if self.options.direct_reads || self.options.direct_writes {
+            if self.options.any_direct() {
                 return Err(refused("max_transfer and direct files exclude each other"));
             }
             return PosixEnv::with_sys(Arc::new(ShortSys::new(Arc::new(KernelSys), bytes)), self);
@@ -164,8 +189,8 @@ impl PosixEnv {
                 "mmap_reads and direct_reads exclude each other: a mapping is the page cache",
             ));
         }
-        if cfg!(not(target_os = "linux")) && (options.direct_reads || options.direct_writes) {
-            return Err(refused("direct_reads and direct_writes are offered on Linux only"));
+        if cfg!(not(target_os = "linux")) && options.any_direct() {
+            return Err(refused("direct files are offered on Linux only"));
         }
         Ok(Self { os, options })
     }
@@ -195,7 +220,8 @@ impl PosixEnv {
     }
 
     fn add_facts(&self, report: &mut EnvReport) {
-        let Options { batch_reads, mmap_reads, direct_reads, direct_writes } = self.options;
+        let Options { batch_reads, mmap_reads, direct_reads, direct_writes, direct_rw } =
+            self.options;
         let how = match batch_reads {
             BatchReads::Serial => "one pread after another",
             BatchReads::Prefetch => "page cache first, misses started together, then pread",
@@ -207,8 +233,9 @@ impl PosixEnv {
             _ => "through the page cache",
         };
         report.fact("reads", reads, None);
-        let tables = if direct_writes { "direct" } else { "through the page cache" };
-        report.fact("table writes", tables, None);
+        let way = |direct| if direct { "direct" } else { "through the page cache" };
+        report.fact("table writes", way(direct_writes), None);
+        report.fact("files in place", way(direct_rw), None);
         for device in self.os.devices() {
             let (verdict, why) = match device.kick() {
                 Kick::Kicks => ("a miss starts its read", "no read-ahead hints needed"),
@@ -234,7 +261,7 @@ impl Env for PosixEnv {
     }
 
     fn open_rw(&self, path: &Path) -> Result<Arc<dyn RandomRwFile>> {
-        Ok(Arc::new(OsRwFile::open(&self.os, path)?))
+        Ok(Arc::new(OsRwFile::open(&self.os, path, self.options.direct_rw)?))
     }
 
     fn create(&self, path: &Path, kind: FileKind) -> Result<Box<dyn WritableFile>> {

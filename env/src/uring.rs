@@ -63,8 +63,8 @@ pub(crate) struct Shared {
     breaker: Breaker,
     max_in_flight: usize,
     nowait: bool,
-    /// Queued writes in place go to a ring.
-    ring_writes: bool,
+    /// Which queued writes in place go to a ring.
+    write_path: WritePath,
     /// Memory that a ring is told of when it is first used.
     registered: Option<Arc<Registered>>,
     merging: Merging,
@@ -130,7 +130,8 @@ impl IoUringEnv {
         let mut assembled = assemble(options)?;
         let posix = PosixEnv::builder()
             .direct_reads(options.direct_reads)
-            .direct_writes(options.direct_writes);
+            .direct_writes(options.direct_writes)
+            .direct_rw(options.direct_rw);
         let posix = PosixEnv::with_sys(sys, posix)
             .expect("direct reads and writes go together, and on Linux");
         assembled.register(options.fixed_buffers, posix.os());
@@ -153,7 +154,7 @@ impl IoUringEnv {
             breaker,
             max_in_flight: options.max_in_flight,
             nowait: options.nowait,
-            ring_writes: options.write_path == WritePath::Reactor,
+            write_path: options.write_path,
             registered,
             merging: Merging { gap: options.merge_gap, limit: options.merge_limit },
         };
@@ -189,6 +190,12 @@ impl IoUringEnv {
             format!("up to {limit} bytes, over gaps of up to {gap}")
         };
         report.fact("neighbouring ring reads merged", merged, None);
+        let on_a_ring = match self.shared.write_path {
+            WritePath::Auto => "through a ring if the file is direct",
+            WritePath::Reactor => "through a ring",
+            WritePath::Caller => "on the calling thread",
+        };
+        report.fact("queued writes in place", on_a_ring, None);
         for device in self.shared.os.devices() {
             let Chunk { bytes, driver_kib } = device.chunk();
             let value = format!("{:#x}: {} KiB", device.id(), bytes >> 10);

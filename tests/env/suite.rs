@@ -83,6 +83,18 @@ fn posix_env_with_direct_writes_conforms() {
     }
 }
 
+/// ENV-20
+#[test]
+fn posix_env_with_direct_files_in_place_conforms_and_so_do_wrappers_over_it() {
+    let probe = posix(|builder| builder.direct_reads(true));
+    if is_supported("direct writing in place", &probe) {
+        let env = posix(|builder| builder.direct_rw(true));
+        run_on_disk(&env);
+        run_on_disk(&(Arc::new(CountEnv::new(Arc::clone(&env))) as Arc<dyn Env>));
+        run_on_disk(&(Arc::new(FaultEnv::new(env)) as Arc<dyn Env>));
+    }
+}
+
 /// ENV-11
 #[test]
 fn wrappers_over_memory_conform() {

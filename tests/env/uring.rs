@@ -75,6 +75,25 @@ fn io_uring_env_with_direct_files_conforms() {
     }
 }
 
+/// ENV-20, URING-28: written in place past the page cache, by every way of writing.
+#[test]
+fn io_uring_env_with_direct_files_in_place_conforms() {
+    for path in [WritePath::Auto, WritePath::Reactor, WritePath::Caller] {
+        let Some(env) = uring(|builder| builder.direct_rw(true).write_path(path)) else { return };
+        let probe: Arc<dyn Env> = match PosixEnv::builder().direct_reads(true).build() {
+            Ok(env) => Arc::new(env),
+            Err(error) => panic!("{error}"),
+        };
+        if !is_supported("direct writing in place", &probe) {
+            return;
+        }
+        run_on_disk(&env);
+        let report = env.report();
+        let on_a_ring = report.counter("ring_writes") > 0;
+        assert_eq!(on_a_ring, path != WritePath::Caller, "{report}");
+    }
+}
+
 /// Every way of writing, each for all that the suite writes.
 #[test]
 fn io_uring_env_conforms_by_every_way_of_writing() {

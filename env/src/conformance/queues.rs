@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::writes::in_blocks;
 use super::{Site, done, failed, names_file, pattern, to_usize};
 use crate::mem::Random;
 use crate::{
@@ -166,26 +167,27 @@ pub(super) fn queues_of_one_thread_are_independent(site: &Site) {
 }
 
 pub(super) fn writes_through_a_queue_arrive(site: &Site) {
-    let bytes = pattern(4, 640_000);
     let files = [site.open_rw("a"), site.open_rw("b")];
+    let len = 10_000_usize.next_multiple_of(files[0].alignment());
+    let bytes = pattern(4, 64 * len);
     let mut queue = site.env.queue();
-    for (i, part) in bytes.chunks(10_000).enumerate() {
-        let (file, offset) = (Arc::clone(&files[i % 2]), i as u64 / 2 * 10_000);
-        queue.push(i as u64, Request::Write { file, offset, data: Buffer::from(part) });
+    for (i, part) in bytes.chunks(len).enumerate() {
+        let (file, offset) = (Arc::clone(&files[i % 2]), (i / 2 * len) as u64);
+        queue.push(i as u64, Request::Write { file, offset, data: in_blocks(part) });
     }
     let results = drain(&mut *queue);
     assert_eq!(results.len(), 64);
     for (tag, result) in results {
         let given_back = done("write", result);
-        assert!(*given_back == bytes[to_usize(tag) * 10_000..][..10_000], "the buffer of {tag}");
+        assert!(*given_back == bytes[to_usize(tag) * len..][..len], "the buffer of {tag}");
     }
     for file in &files {
         done("sync", file.sync());
     }
     let (a, b) = (site.read("a"), site.read("b"));
-    for (i, part) in bytes.chunks(10_000).enumerate() {
+    for (i, part) in bytes.chunks(len).enumerate() {
         let file = if i % 2 == 0 { &a } else { &b };
-        assert!(file[i / 2 * 10_000..][..10_000] == *part, "write {i}");
+        assert!(file[i / 2 * len..][..len] == *part, "write {i}");
     }
     // Reads of a file open for writing.
     let reader: Arc<dyn RandomAccessFile> = Arc::clone(&files[0]) as _;
@@ -222,6 +224,10 @@ impl RandomRwFile for Foreign {
         let message = "this file cannot be written";
         let error = crate::Error::new(ErrorKind::Unsupported, "write", self.path(), message);
         Err(error.at(offset))
+    }
+
+    fn alignment(&self) -> usize {
+        1
     }
 
     fn sync(&self) -> Result<()> {

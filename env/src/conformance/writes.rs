@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Site, StopOnDrop, done, failed, pattern, read_all, to_usize};
+use super::{Site, StopOnDrop, done, failed, names_file, pattern, read_all, to_usize};
 use crate::mem::Random;
-use crate::{ErrorKind, FileKind};
+use crate::{Buffer, ErrorKind, FileKind, Outcome, Request, Result};
 
 const KINDS: [FileKind; 4] = [FileKind::Log, FileKind::Manifest, FileKind::Table, FileKind::Other];
 
@@ -161,17 +161,19 @@ pub(super) fn a_dropped_writer_leaves_its_flushed_bytes(site: &Site) {
 
 pub(super) fn files_in_place_grow_with_zeros_and_shrink(site: &Site) {
     let file = site.open_rw("f");
+    let block = file.alignment() as u64;
     let mut model = Vec::new();
     let mut random = Random::new(6);
     for round in 0..200 {
         let offset = random.below(50_000);
-        let from = to_usize(offset);
         if random.below(5) == 0 {
             done("set_size", file.set_size(offset));
-            model.resize(from, 0);
+            model.resize(to_usize(offset), 0);
         } else {
-            let bytes = pattern(round, to_usize(random.below(9_000)));
-            done("write", file.write_all_at(&bytes, offset));
+            let offset = offset / block * block;
+            let from = to_usize(offset);
+            let bytes = pattern(round, to_usize(random.below(9_000) / block * block));
+            done("write", file.write_all_at(&in_blocks(&bytes), offset));
             if !bytes.is_empty() {
                 model.resize(model.len().max(from + bytes.len()), 0);
                 model[from..from + bytes.len()].copy_from_slice(&bytes);
@@ -190,13 +192,14 @@ pub(super) fn files_in_place_grow_with_zeros_and_shrink(site: &Site) {
 
 pub(super) fn disjoint_writes_in_place_may_run_at_once(site: &Site) {
     let file = site.open_rw("f");
-    let bytes = pattern(7, 800_000);
+    let len = 1_000_usize.next_multiple_of(file.alignment());
+    let bytes = pattern(7, 800 * len);
     std::thread::scope(|scope| {
         for thread in 0..4_usize {
             let (file, bytes) = (Arc::clone(&file), &bytes);
             scope.spawn(move || {
-                for (i, part) in bytes.chunks(1_000).enumerate().filter(|(i, _)| i % 4 == thread) {
-                    done("write", file.write_all_at(part, i as u64 * 1_000));
+                for (i, part) in bytes.chunks(len).enumerate().filter(|(i, _)| i % 4 == thread) {
+                    done("write", file.write_all_at(&in_blocks(part), (i * len) as u64));
                 }
                 done("sync", file.sync());
             });
@@ -206,12 +209,60 @@ pub(super) fn disjoint_writes_in_place_may_run_at_once(site: &Site) {
 }
 
 pub(super) fn opening_for_writing_keeps_what_is_there(site: &Site) {
-    site.write("f", b"0123456789");
-    let file = site.open_rw("f");
-    assert_eq!(file.size(), 10);
-    done("write", file.write_all_at(b"abc", 2));
-    assert_eq!(site.read("f"), b"01abc56789");
+    let block = site.open_rw("f").alignment();
+    let mut bytes = pattern(8, 10 * block);
+    site.write("g", &bytes);
+    let file = site.open_rw("g");
+    assert_eq!(file.size(), bytes.len() as u64);
+    let new = pattern(9, 3 * block);
+    done("write", file.write_all_at(&in_blocks(&new), 2 * block as u64));
+    bytes[2 * block..5 * block].copy_from_slice(&new);
+    assert!(site.read("g") == bytes);
     drop(file);
     assert_eq!(site.open_rw("new").size(), 0);
     assert_eq!(site.size("new"), Some(0));
+}
+
+/// ENV-20
+pub(super) fn a_write_in_place_is_taken_if_it_is_aligned_and_refused_whole_if_not(site: &Site) {
+    let file = site.open_rw("f");
+    let block = file.alignment();
+    assert!(block.is_power_of_two());
+    let whole = 8_192_usize.next_multiple_of(block);
+    let mut expected = pattern(10, 2 * whole);
+    done("write", file.write_all_at(&in_blocks(&expected), 0));
+    let ranges = [(8, whole), (whole - 8, whole), (whole, whole - 8), (0, whole + 8), (0, whole)];
+    let mut queue = site.env.queue();
+    for (tag, (offset, len)) in ranges.into_iter().enumerate() {
+        let fits = offset % block == 0 && len % block == 0;
+        let bytes = pattern(11 + tag as u64, len);
+        let (at, data) = (offset as u64, in_blocks(&bytes));
+        let mut check = |result: Result<()>| match result {
+            Ok(()) => {
+                assert!(fits, "{len} bytes at {offset} with blocks of {block}");
+                expected[offset..offset + len].copy_from_slice(&bytes);
+            }
+            Err(error) => {
+                assert!(!fits, "{error}");
+                let told = (error.kind(), error.outcome(), error.offset());
+                assert_eq!(told, (ErrorKind::Misaligned, Outcome::NotApplied, Some(at)));
+                assert!(names_file(&error, "f"), "{error}");
+            }
+        };
+        check(file.write_all_at(&data, at));
+        queue.push(tag as u64, Request::Write { file: Arc::clone(&file), offset: at, data });
+        let completion = queue.pop().expect("one is pending");
+        assert_eq!(completion.tag, tag as u64);
+        check(completion.result.map(drop));
+        assert!(read_all(&*file) == expected, "{len} bytes at {offset}");
+        done("an empty write", file.write_all_at(&[], 3));
+    }
+    assert!(site.read("f") == expected, "through another file");
+}
+
+/// The bytes in memory that a file with whatever alignment takes them from.
+pub(super) fn in_blocks(bytes: &[u8]) -> Buffer {
+    let mut buffer = Buffer::zeroed(bytes.len().max(Buffer::ALIGN)).narrowed(0, bytes.len());
+    buffer.as_mut_slice().copy_from_slice(bytes);
+    buffer
 }

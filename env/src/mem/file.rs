@@ -143,6 +143,10 @@ impl RandomRwFile for MemRwFile {
         self.open.write(data, offset)
     }
 
+    fn alignment(&self) -> usize {
+        1
+    }
+
     fn sync(&self) -> Result<()> {
         self.open.sync()
     }

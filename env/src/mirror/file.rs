@@ -100,6 +100,11 @@ impl RandomRwFile for MirrorRwFile {
         self.act("write", |file| file.write_all_at(data, offset))
     }
 
+    fn alignment(&self) -> usize {
+        // Both are powers of two: what is a multiple of the larger is one of the other.
+        self.files[0].alignment().max(self.files[1].alignment())
+    }
+
     fn sync(&self) -> Result<()> {
         self.act("sync", RandomRwFile::sync)
     }

@@ -1,9 +1,12 @@
-//! Direct reads: the window that a range must be widened to, and the loop that fills it.
+//! Direct I/O: what a file needs, the window that a read must be widened to and the loop that fills
+//! it, and the refusal of a write that does not fit.
+
+use std::path::Path;
 
 use crate::counters::{Count, Counters};
 use crate::os_file::{Os, OsFile};
 use crate::sys::{DirectSupport, settled};
-use crate::{Buffer, Error, ErrorKind, RandomAccessFile, Result};
+use crate::{Buffer, Error, ErrorKind, Outcome, RandomAccessFile, Result};
 
 /// What a kernel that does not say is taken to need: the largest block size in use.
 const DEFAULT_ALIGN: u32 = 4096;
@@ -43,13 +46,40 @@ impl DirectAlign {
         (start, usize::try_from(end - start).expect("at most two blocks more than a usize"))
     }
 
-    /// Whether a range can be read into that memory as it is.
+    /// Whether a range can be read into that memory, or written from it, as it is.
     pub(crate) fn fits(self, buf: &[u8], offset: u64) -> bool {
         let block = self.offset - 1;
         buf.as_ptr().addr() & (self.memory - 1) == 0
             && offset & block == 0
             && buf.len() as u64 & block == 0
     }
+}
+
+/// Refuses a write of `data` at `offset` that cannot go past the page cache as it is. Nothing else
+/// would tell what is wrong: kernels answer with a bare `EINVAL`, or write through the page cache.
+pub(super) fn check_write(align: DirectAlign, path: &Path, data: &[u8], offset: u64) -> Result<()> {
+    if data.is_empty() || align.fits(data, offset) {
+        return Ok(());
+    }
+    let DirectAlign { memory, offset: block } = align;
+    let (len, address) = (data.len(), data.as_ptr().addr());
+    let mut wrong = Vec::new();
+    if !offset.is_multiple_of(block) {
+        wrong.push(format!("the offset is no multiple of {block}"));
+    }
+    if !(len as u64).is_multiple_of(block) {
+        wrong.push(format!("the length is no multiple of {block}"));
+    }
+    if !address.is_multiple_of(memory) {
+        wrong.push(format!("the memory, at {address:#x}, is not at a multiple of {memory}"));
+    }
+    let message = format!(
+        "a direct write of {len} bytes is misaligned: {}; write whole blocks from a Buffer of at \
+         least 4096 bytes, or open the file without direct_rw",
+        wrong.join(", "),
+    );
+    let error = Error::new(ErrorKind::Misaligned, "write", path, message);
+    Err(error.at(offset).with_outcome(Outcome::NotApplied))
 }
 
 /// Fills `buf` from a file opened for direct I/O; the range is known to be inside the file.
@@ -112,7 +142,7 @@ fn fill_window(
         let tail = &mut window[from..];
         counters.bump(Count::Preads);
         let got = settled(counters, || file.os.sys.pread(file.fd(), tail, at))
-            .map_err(|errno| direct_error(file, align, errno).at(at))?;
+            .map_err(|errno| direct_error("read", &file.path, align, errno).at(at))?;
         if from + got > filled {
             filled = from + got;
             stuck = 0;
@@ -129,16 +159,17 @@ fn fill_window(
     Ok(())
 }
 
-fn direct_error(file: &OsFile, align: DirectAlign, errno: i32) -> Error {
+/// The error of a direct read or write that was aligned to what the file system said it needs.
+pub(super) fn direct_error(op: &'static str, path: &Path, align: DirectAlign, errno: i32) -> Error {
     if errno != libc::EINVAL {
-        return Error::from_errno(errno, "read", &file.path);
+        return Error::from_errno(errno, op, path);
     }
     let (memory, offset) = (align.memory, align.offset);
     let message = format!(
-        "the file system refused a direct read aligned to {offset} bytes in the file and {memory} \
+        "the file system refused a direct {op} aligned to {offset} bytes in the file and {memory} \
          in memory"
     );
-    Error::new(ErrorKind::Unsupported, "read", &file.path, message)
+    Error::new(ErrorKind::Unsupported, op, path, message)
 }
 
 #[cfg(test)]

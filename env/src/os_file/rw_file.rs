@@ -1,16 +1,19 @@
-//! A file read and written in place.
+//! A file read and written in place, through the page cache or past it.
 
 use std::any::Any;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::write::{Durability, pwrite_all};
-use super::{Os, OsFile};
+use super::write::{Durability, WriteFailure, pwrite_all, pwrite_blocks};
+use super::{DirectAlign, Os, OsFile, direct, no_direct};
 use crate::sync::{Arc, AtomicU64, Ordering};
-use crate::sys::uninterrupted;
-use crate::{Error, RandomAccessFile, RandomRwFile, Result};
+use crate::sys::{OpenMode, uninterrupted};
+use crate::{Access, Error, ErrorKind, RandomAccessFile, RandomRwFile, Result};
 
-/// See [`RandomRwFile`]. Always through the page cache.
+/// How often a file is opened that others create and remove meanwhile.
+const TRIES: usize = 8;
+
+/// See [`RandomRwFile`].
 #[derive(Debug)]
 pub(crate) struct OsRwFile {
     pub(super) file: OsFile,
@@ -20,8 +23,11 @@ pub(crate) struct OsRwFile {
 }
 
 impl OsRwFile {
-    pub(crate) fn open(os: &Arc<Os>, path: &Path) -> Result<Self> {
-        let file = OsFile::open_rw(os, path)?;
+    /// Opens a file, creating it if absent. With `direct` its reads and writes go past the page
+    /// cache; a file system that refuses that is an error, and none is left behind there.
+    pub(crate) fn open(os: &Arc<Os>, path: &Path, direct: bool) -> Result<Self> {
+        let mut file = if direct { open_direct(os, path)? } else { open_buffered(os, path)? };
+        file.fixed_size = None;
         let known_end = AtomicU64::new(file.size());
         let durability = Durability::default();
         // The open may have created it, and a file of an earlier process may not be synced.
@@ -40,11 +46,88 @@ impl OsRwFile {
         self.file.fd()
     }
 
+    /// The alignment it needs, if it is read and written past the page cache.
+    pub(crate) fn direct(&self) -> Option<DirectAlign> {
+        self.file.direct()
+    }
+
+    /// Refuses a write that the file cannot take as it is.
+    pub(crate) fn check_write(&self, data: &[u8], offset: u64) -> Result<()> {
+        let check = |align| direct::check_write(align, &self.file.path, data, offset);
+        self.direct().map_or(Ok(()), check)
+    }
+
     /// To be called when bytes up to `end` may be in the file, before they are flushed.
     pub(crate) fn note_written(&self, end: u64) {
         // Relaxed: the mark that a flush must see is released by `note_size_changed`.
         if self.known_end.fetch_max(end, Ordering::Relaxed) < end {
             self.durability.note_size_changed();
+        }
+    }
+
+    fn pwrite(&self, data: &[u8], offset: u64) -> Result<(), WriteFailure> {
+        let OsFile { os, path, .. } = &self.file;
+        let Some(align) = self.direct() else {
+            return pwrite_all(os, self.fd(), "write", path, data, offset);
+        };
+        let done = pwrite_blocks(os, self.fd(), align, "write", path, data, offset);
+        done.map_err(|WriteFailure { error, written }| {
+            let error = match error.errno() {
+                Some(libc::EINVAL) => direct::direct_error("write", path, align, libc::EINVAL)
+                    .at(offset + written as u64),
+                _ => error,
+            };
+            WriteFailure { error, written }
+        })
+    }
+}
+
+fn open_buffered(os: &Arc<Os>, path: &Path) -> Result<OsFile> {
+    let fd = os.open_file(path, OpenMode::ReadWrite, "open")?;
+    let stat = os.stat_fd(&fd, path)?;
+    OsFile::from_parts(os, fd, path, stat, Access::Random, None)
+}
+
+fn open_direct(os: &Arc<Os>, path: &Path) -> Result<OsFile> {
+    let (fd, created) = open_or_create_direct(os, path)?;
+    let file = os.stat_fd(&fd, path).and_then(|stat| {
+        let align = DirectAlign::of(stat.direct);
+        let align = align.ok_or_else(|| no_direct("writes in place", path))?;
+        OsFile::from_parts(os, fd, path, stat, Access::Random, Some(align))
+    });
+    file.inspect_err(|_| {
+        if created {
+            // It is empty and ours alone.
+            let _ = os.sys.unlink(path);
+        }
+    })
+}
+
+/// The descriptor, and whether the file was created. Opening and creating are two steps, so that a
+/// refusal is known to have left a file or not: the kernel makes the name before it finds that the
+/// file cannot be direct.
+fn open_or_create_direct(os: &Os, path: &Path) -> Result<(OwnedFd, bool)> {
+    let refused = |error: Error| match error.errno() {
+        Some(libc::EINVAL) => no_direct("writes in place", path),
+        _ => error,
+    };
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match os.open_file(path, OpenMode::ReadWriteDirect, "open") {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            opened => return opened.map(|fd| (fd, false)).map_err(refused),
+        }
+        match os.open_fd(path, OpenMode::CreateReadWriteDirect, "open") {
+            Ok(fd) => return Ok((fd, true)),
+            // Someone else was faster.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => {}
+            Err(error) => {
+                if error.errno() == Some(libc::EINVAL) {
+                    let _ = os.sys.unlink(path);
+                }
+                return Err(refused(error));
+            }
         }
     }
 }
@@ -69,13 +152,17 @@ impl RandomAccessFile for OsRwFile {
 
 impl RandomRwFile for OsRwFile {
     fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        let file = &self.file;
-        let done = pwrite_all(&file.os, file.fd(), "write", &file.path, data, offset);
+        self.check_write(data, offset)?;
+        let done = self.pwrite(data, offset);
         let written = done.as_ref().map_or_else(|failure| failure.written, |()| data.len());
         if written > 0 {
             self.note_written(offset.saturating_add(written as u64));
         }
         done.map_err(|failure| failure.error)
+    }
+
+    fn alignment(&self) -> usize {
+        self.direct().map_or(1, DirectAlign::step)
     }
 
     fn sync(&self) -> Result<()> {

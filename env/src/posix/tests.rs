@@ -10,6 +10,7 @@ use crate::sys::KernelSys;
 use crate::sys::scripted::ScriptedSys;
 use crate::{Access, Buffer, Env, Error, FileKind, RandomAccessFile, Request, Result, read_batch};
 
+mod direct_rw;
 mod interrupted;
 mod names;
 mod reads;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{Advice, FileStat, OpenMode, RawEntry, Sys, SysResult};
+use super::{Advice, DirectSupport, FileStat, OpenMode, RawEntry, Sys, SysResult};
 
 /// The kinds of call a rule can be about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +49,9 @@ pub(crate) enum Fault {
     Short(usize),
     /// A listing gives this many names and then fails.
     EntriesThen(usize, i32),
+    /// What is asked about an open file says that direct I/O needs these multiples of memory
+    /// addresses, and of offsets and lengths.
+    Aligned(u32, u32),
 }
 
 /// Which of the matching calls a rule is for, counted from 0 by each rule on its own.
@@ -189,6 +192,7 @@ fn errno_of(fault: Fault) -> i32 {
     match fault {
         Fault::Errno(errno) | Fault::EntriesThen(_, errno) => errno,
         Fault::Short(_) => panic!("a call that transfers nothing cannot be short"),
+        Fault::Aligned(..) => panic!("only a file can be asked about direct I/O"),
     }
 }
 
@@ -260,8 +264,13 @@ impl Sys for ScriptedSys {
     }
 
     fn stat_fd(&self, fd: BorrowedFd<'_>) -> SysResult<FileStat> {
-        Self::check(self.fault_fd(Call::StatFd, fd))?;
-        self.inner.stat_fd(fd)
+        match self.fault_fd(Call::StatFd, fd) {
+            Some(Fault::Aligned(memory, offset)) => {
+                let direct = DirectSupport::Aligned { memory, offset };
+                Ok(FileStat { direct, ..self.inner.stat_fd(fd)? })
+            }
+            fault => Self::check(fault).and_then(|()| self.inner.stat_fd(fd)),
+        }
     }
 
     fn stat(&self, path: &Path) -> SysResult<FileStat> {

@@ -37,6 +37,7 @@ pub struct IoUringEnvBuilder {
     pub(super) max_in_flight: usize,
     pub(super) direct_reads: bool,
     pub(super) direct_writes: bool,
+    pub(super) direct_rw: bool,
     pub(super) nowait: bool,
     pub(super) write_path: WritePath,
     pub(super) write_budget: usize,
@@ -57,6 +58,7 @@ impl Default for IoUringEnvBuilder {
             max_in_flight: 64,
             direct_reads: false,
             direct_writes: false,
+            direct_rw: false,
             nowait: true,
             write_path: WritePath::Auto,
             write_budget: 32 << 20,
@@ -108,6 +110,16 @@ impl IoUringEnvBuilder {
     /// Creating a table on a file system without direct I/O is an error of kind `Unsupported`.
     pub fn direct_writes(mut self, on: bool) -> Self {
         self.direct_writes = on;
+        self
+    }
+
+    /// Reads and writes files opened for both ([`Env::open_rw`](crate::Env::open_rw)) past the page
+    /// cache, and takes only writes of whole blocks; see
+    /// [`PosixEnvBuilder::direct_rw`](crate::PosixEnvBuilder::direct_rw). Default: off. Writes that
+    /// are pushed to a queue go to a ring together, in one submission, unless
+    /// [`WritePath::Caller`] is chosen; `ring_writes` counts them.
+    pub fn direct_rw(mut self, on: bool) -> Self {
+        self.direct_rw = on;
         self
     }
 

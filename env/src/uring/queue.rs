@@ -292,6 +292,10 @@ impl RingQueue {
             self.unstage();
         }
         let in_ring = self.lane.in_flight() + self.staged.len();
+        if in_ring > 0 || !self.plain.is_empty() {
+            // Writes are with the device while reads are waited for.
+            self.advance_writes(false);
+        }
         if in_ring > 0 && self.plain.is_empty() {
             self.turn(true);
         } else if !self.staged.is_empty() {
@@ -304,7 +308,7 @@ impl RingQueue {
             self.run_plain(plain);
             return true;
         }
-        if in_ring == 0 && self.advance_writes() {
+        if in_ring == 0 && self.advance_writes(true) {
             return true;
         }
         let pending = in_ring > 0 || !self.staged.is_empty();

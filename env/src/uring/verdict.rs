@@ -61,7 +61,7 @@ fn is_passing(errno: Errno) -> bool {
 }
 
 /// Whether a failure is one that block devices answer with.
-fn is_of_the_medium(errno: Errno) -> bool {
+pub(crate) fn is_of_the_medium(errno: Errno) -> bool {
     matches!(
         errno,
         libc::EIO

@@ -32,13 +32,14 @@ const WORKERS: usize = 4;
 pub enum WritePath {
     /// Blocks of tables from 64 KiB on go through the reactor, up to 4 of a file at once; all other
     /// writes are made on the calling thread. Where the reactor cannot work, or there is one
-    /// processor only, all writes are, and the report says why.
+    /// processor only, all appends are, and the report says why. Writes in place past the page
+    /// cache that are pushed to a queue go to a ring of the queue's own in one submission.
     #[default]
     Auto,
     /// Every append goes through the reactor, small ones to logs and manifests too, whose caller
-    /// waits for its own write: slower, and meant for comparing. Writes in place that are pushed
-    /// to a queue go to a ring of the queue's own in one submission, where otherwise they are made
-    /// as they are pushed. Without a working reactor the environment is not built.
+    /// waits for its own write: slower, and meant for comparing. Buffered writes in place that are
+    /// pushed to a queue go to a ring of the queue's own in one submission, where otherwise they
+    /// are made as they are pushed. Without a working reactor the environment is not built.
     Reactor,
     /// Every write is made on the calling thread, and there is no reactor.
     Caller,

@@ -75,11 +75,16 @@ impl<H: Hook> RandomRwFile for WrappedRwFile<H> {
             Verdict::Fail(error) => Err(error),
             Verdict::FailAfter(error) => self.inner.write_all_at(data, offset).and(Err(error)),
             Verdict::Short(bytes, error) => {
-                self.inner.write_all_at(first(data, bytes), offset).and(Err(error))
+                let part = first(data, bytes, self.inner.alignment());
+                self.inner.write_all_at(part, offset).and(Err(error))
             }
         };
         self.hook.after(&call, result.is_ok());
         result
+    }
+
+    fn alignment(&self) -> usize {
+        self.inner.alignment()
     }
 
     fn sync(&self) -> Result<()> {
@@ -142,8 +147,8 @@ pub(super) fn flip(bytes: &mut [u8], bit: u64) {
     }
 }
 
-/// The first `bytes` bytes of `data`, or all.
-pub(super) fn first(data: &[u8], bytes: u64) -> &[u8] {
+/// The first `bytes` bytes of `data`, or all; only whole blocks, if the file takes nothing else.
+pub(super) fn first(data: &[u8], bytes: u64, block: usize) -> &[u8] {
     let bytes = usize::try_from(bytes).map_or(data.len(), |bytes| bytes.min(data.len()));
-    &data[..bytes]
+    &data[..bytes / block * block]
 }

@@ -68,7 +68,7 @@ impl<H: Hook> IoQueue for WrappedQueue<H> {
                     return self.decided.push_back((forwarded, Err(error)));
                 };
                 forwarded.fail = Some(error);
-                let data = Buffer::from(first(&data, bytes));
+                let data = Buffer::from(first(&data, bytes, file.alignment()));
                 return self.forward(forwarded, Request::Write { file, offset, data });
             }
         }

@@ -67,7 +67,7 @@ impl<H: Hook> WritableFile for WrappedWriter<H> {
             Verdict::Short(bytes, error) => {
                 // Flushed, because nobody will flush after the error.
                 self.inner
-                    .append(first(data, bytes))
+                    .append(first(data, bytes, 1))
                     .and_then(|()| self.inner.flush())
                     .and(Err(error))
             }

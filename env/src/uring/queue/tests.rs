@@ -15,15 +15,16 @@ use crate::os_file::{Latch, Os, OsFile};
 use crate::sync::Arc;
 use crate::sys::KernelSys;
 use crate::sys::scripted::{Call, Fault, ScriptedSys, When};
-use crate::uring::Shared;
 use crate::uring::breaker::Breaker;
 use crate::uring::pool::Pool;
 use crate::uring::ring::Ring;
 use crate::uring::run::Merging;
 use crate::uring::scripted::{Answer, ScriptedRing, Seen};
+use crate::uring::{Shared, WritePath};
 use crate::{Access, Buffer, IoQueue, RandomAccessFile, Request, Result};
 
 mod asking;
+mod direct_writes;
 mod faults;
 mod limits;
 mod merged;
@@ -93,6 +94,16 @@ impl Bench {
         entries: usize,
         make: impl Fn(ScriptedRing) -> ScriptedRing + Send + Sync + 'static,
     ) -> Arc<Shared> {
+        self.shared_by(WritePath::Reactor, rings, entries, make)
+    }
+
+    fn shared_by(
+        &self,
+        write_path: WritePath,
+        rings: usize,
+        entries: usize,
+        make: impl Fn(ScriptedRing) -> ScriptedRing + Send + Sync + 'static,
+    ) -> Arc<Shared> {
         let seen = Arc::clone(&self.seen);
         let make = move || {
             let ring = make(ScriptedRing::new(entries).seen_by(&seen));
@@ -107,7 +118,7 @@ impl Bench {
             breaker,
             max_in_flight: 64,
             nowait: false,
-            ring_writes: true,
+            write_path,
             registered: None,
             merging: UNMERGED,
         })

@@ -1,5 +1,5 @@
-//! The queue's writes to files written in place: all that are staged go to a ring in one
-//! submission, and each has a result of its own.
+//! The queue's writes to files written in place past the page cache: all that are staged go to a
+//! ring in one submission, and each has a result of its own.
 //!
 //! They have a ring of their own, so that no read waits for a write. Whatever does not go through
 //! whole is written by a plain call, which is harmless: the offset is fixed, and no other request
@@ -11,15 +11,15 @@
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 
-use super::RingQueue;
+use super::{RingQueue, WAIT_BATCH};
 use crate::counters::Count;
 use crate::os_file::OsRwFile;
 use crate::sync::Arc;
-use crate::uring::Shared;
 use crate::uring::lane::{Lane, Turn};
 use crate::uring::ring::{Completed, Entry, Work};
 use crate::uring::slots::Slots;
-use crate::uring::verdict::{Written, judge_write, retried, strains_the_breaker};
+use crate::uring::verdict::{Written, is_of_the_medium, judge_write, retried, strains_the_breaker};
+use crate::uring::{Shared, WritePath};
 use crate::{Buffer, Error, ErrorKind, RandomRwFile, Request, Result};
 
 /// The longest write given to a ring; a device would split a longer one.
@@ -38,27 +38,30 @@ struct Put {
 type Done = (u64, Result<Buffer>, usize);
 
 impl RingQueue {
-    /// Begins a write: on a ring if the environment is to and the file is ours, else at once on the
-    /// calling thread. Through the page cache a write on a ring costs more than a plain one.
+    /// Begins a write: on a ring if it takes it, else at once on the calling thread. One that the
+    /// file cannot take as it is fails here, before the kernel sees it.
     pub(super) fn issue_write(&mut self, tag: u64, request: Request) {
         match request {
-            Request::Write { file, offset, data }
-                if self.shared.ring_writes && RingWrites::takes(&*file, data.len()) =>
-            {
-                self.held_bytes += data.len();
-                self.writes.staged.push_back(Put { tag, file, offset, data });
+            Request::Write { file, offset, data } if self.writes.takes(&*file, data.len()) => {
+                let put = Put { tag, file, offset, data };
+                if let Err(error) = put.ours().check_write(&put.data, offset) {
+                    return self.finished(tag, Err(error), 0);
+                }
+                self.held_bytes += put.data.len();
+                self.writes.staged.push_back(put);
             }
             request => self.run_through_file(tag, request),
         }
     }
 
-    /// One turn of the writes; false if there are none.
-    pub(super) fn advance_writes(&mut self) -> bool {
+    /// One turn of the writes; false if there are none. With `wait` something of them is done
+    /// afterwards.
+    pub(super) fn advance_writes(&mut self, wait: bool) -> bool {
         if self.writes.pending() == 0 {
             return false;
         }
         let mut done = Vec::new();
-        self.writes.turn(&mut done);
+        self.writes.turn(wait, &mut done);
         for (tag, result, bytes) in done {
             self.finished(tag, result, bytes);
         }
@@ -71,8 +74,11 @@ impl Put {
         OsRwFile::of(&*self.file).expect("only our own files are staged")
     }
 
-    /// Writes what is left from `from` on by a plain call, whose word is final.
+    /// Writes what is left from `from` on by a plain call, whose word is final. Past the page cache
+    /// that can begin at a whole block only.
     fn finish_plain(self, from: usize) -> Done {
+        let block = self.file.alignment();
+        let from = from / block * block;
         let (done, len) = (
             self.file.write_all_at(&self.data[from..], self.offset + from as u64),
             self.data.len(),
@@ -106,9 +112,16 @@ impl RingWrites {
         }
     }
 
-    /// Whether a write of that much to that file can go through a ring.
-    fn takes(file: &dyn RandomRwFile, len: usize) -> bool {
-        (1..=LONGEST).contains(&len) && OsRwFile::of(file).is_some()
+    /// Whether a write of that much to that file goes through a ring. Through the page cache a
+    /// write on a ring costs more than a plain one.
+    fn takes(&self, file: &dyn RandomRwFile, len: usize) -> bool {
+        let Some(ours) = OsRwFile::of(file) else { return false };
+        let chosen = match self.shared.write_path {
+            WritePath::Auto => ours.direct().is_some(),
+            WritePath::Reactor => true,
+            WritePath::Caller => false,
+        };
+        chosen && (1..=LONGEST).contains(&len)
     }
 
     /// Writes that are staged or in the ring.
@@ -116,9 +129,9 @@ impl RingWrites {
         self.staged.len() + self.lane.in_flight()
     }
 
-    /// Submits what is staged, as far as there is room, waits until something is done, and adds
-    /// that to `done`.
-    fn turn(&mut self, done: &mut Vec<Done>) {
+    /// Submits what is staged, as far as there is room, and adds what is done to `done`. With `wait`
+    /// it returns when half of what is in flight has completed, or [`WAIT_BATCH`].
+    fn turn(&mut self, wait: bool, done: &mut Vec<Done>) {
         if !self.lane.is_ours() {
             // A forked child: the ring is the parent's, the memory a copy.
             for key in self.in_ring.keys() {
@@ -139,7 +152,8 @@ impl RingWrites {
             self.push(put);
         }
         let mut completed = std::mem::take(&mut self.completed);
-        let turn = self.lane.enter(1, &mut completed);
+        let half = (self.lane.in_flight() / 2).clamp(1, WAIT_BATCH);
+        let turn = self.lane.enter(if wait { half } else { 0 }, &mut completed);
         self.judge_all(&mut completed, done);
         self.completed = completed;
         match turn {
@@ -215,6 +229,11 @@ impl RingWrites {
                 if strains_the_breaker(errno) && breaker.fault() {
                     counters.bump(Count::BreakerOpened);
                 }
+                self.plainly(put, 0, done);
+            }
+            // The kernel joins neighbouring writes and fails all of them for the sake of one. Past
+            // the page cache a write that failed may be made again, and fails by itself.
+            Written::Failed(errno) if is_of_the_medium(errno) && put.ours().direct().is_some() => {
                 self.plainly(put, 0, done);
             }
             Written::Failed(errno) => {

@@ -42,7 +42,7 @@ fn a_device_that_will_not_be_asked_is_read_right_and_left_alone_from_then_on() {
         breaker: plain.breaker.clone(),
         max_in_flight: 64,
         nowait: true,
-        ring_writes: false,
+        write_path: WritePath::Auto,
         registered: None,
         merging: plain.merging,
     });

@@ -334,3 +334,47 @@ fn tables_are_flushed_while_they_are_written_if_that_was_asked_for() {
     write_table(&without, &dir.path().join("without"), 24);
     assert_eq!(without.report().counter("early_syncs"), 0);
 }
+
+/// ENV-20, URING-28: what is pushed together goes out together, with a result for each.
+#[test]
+fn direct_writes_in_place_go_out_in_one_submission_and_the_report_proves_it() {
+    const LEN: usize = 16 << 10;
+    if refused() {
+        return;
+    }
+    let dir = on_disk();
+    let env = IoUringEnv::builder().rings(1).direct_rw(true).build().unwrap();
+    let path = dir.path().join("w");
+    let file = match env.open_rw(&path) {
+        Ok(file) => file,
+        // What a refusal must look like is asserted where direct writes are.
+        Err(error) => return assert_eq!(error.kind(), ErrorKind::Unsupported),
+    };
+    let data = bytes(0, 64 * LEN);
+    file.write_all_at(&Buffer::from(&data.iter().map(|b| !b).collect::<Vec<_>>()[..]), 0).unwrap();
+    file.sync().unwrap();
+    let before = env.report();
+    let write = |n: usize| {
+        // One in the middle is misaligned, and it alone fails.
+        let skip = if n == 33 { 8 } else { 0 };
+        let (offset, data) = ((n * LEN + skip) as u64, Buffer::from(&data[n * LEN..][..LEN]));
+        Request::Write { file: Arc::clone(&file), offset, data }
+    };
+    let results = read_batch(&env, (0..64).map(write).collect());
+    let mut expected = data.clone();
+    for (n, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(given_back) => assert!(n != 33 && *given_back == data[n * LEN..][..LEN], "{n}"),
+            Err(error) => assert_eq!((n, error.kind()), (33, ErrorKind::Misaligned)),
+        }
+    }
+    expected[33 * LEN..34 * LEN].iter_mut().for_each(|byte| *byte = !*byte);
+    file.sync().unwrap();
+    assert!(std::fs::read(&path).unwrap() == expected);
+    let since = env.report().since(&before);
+    assert_eq!((since.counter("ring_writes"), since.counter("ring_cqes")), (63, 63), "{since}");
+    let peaks = ["sqes_per_enter_peak", "in_flight_peak"].map(|name| since.counter(name));
+    assert_eq!(peaks, [63, 63], "{since}");
+    assert_eq!((since.counter("pwrites"), since.counter("fallback_pwrites")), (0, 0), "{since}");
+    assert!(since.counter("ring_enters") < 32, "{since}");
+}

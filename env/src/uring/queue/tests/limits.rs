@@ -253,7 +253,7 @@ fn a_ring_that_cannot_be_replaced_costs_depth_and_no_reads() {
         breaker: Breaker::default(),
         max_in_flight: 64,
         nowait: false,
-        ring_writes: false,
+        write_path: WritePath::Auto,
         registered: None,
         merging: UNMERGED,
     });

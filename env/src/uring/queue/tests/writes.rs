@@ -8,7 +8,7 @@ use crate::{Env, ErrorKind, MemEnv, Outcome, RandomRwFile};
 const LEN: usize = 4096;
 
 fn open_rw(bench: &Bench) -> Arc<dyn RandomRwFile> {
-    Arc::new(OsRwFile::open(&bench.os, &bench.path("rw")).unwrap())
+    Arc::new(OsRwFile::open(&bench.os, &bench.path("rw"), false).unwrap())
 }
 
 fn data(n: u64) -> Buffer {

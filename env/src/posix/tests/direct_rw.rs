@@ -1,0 +1,191 @@
+//! Files written in place past the page cache: what is taken, what is refused, and with which words.
+
+use std::fs;
+
+use super::*;
+use crate::sys::scripted::{Call, Fault, When};
+use crate::{ErrorKind, Outcome, RandomRwFile};
+
+const BLOCK: usize = 4096;
+
+fn stage() -> Stage {
+    Stage::new(PosixEnv::builder().direct_rw(true))
+}
+
+/// The file, or `None` after checking that its file system's refusal of direct I/O is put clearly.
+fn open(stage: &Stage) -> Option<Arc<dyn RandomRwFile>> {
+    match stage.env.open_rw(&stage.path("w")) {
+        Ok(file) => Some(file),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains("writes in place"), "{error}");
+            None
+        }
+    }
+}
+
+/// ENV-20: also where the file system asks for more than its device's blocks.
+#[test]
+fn a_write_that_is_not_aligned_is_refused_before_the_kernel_sees_it() {
+    for (memory, block) in [(512, 512), (4096, 4096), (16, 4096)] {
+        let stage = stage();
+        stage.sys.rule(Call::StatFd, "w", When::Always, Fault::Aligned(memory, block));
+        let Some(file) = open(&stage) else { return };
+        assert_eq!(file.alignment(), memory.max(block) as usize);
+        let mut data = Buffer::from(&pattern(4 * BLOCK)[..]);
+        file.write_all_at(&data, 0).unwrap();
+        data.as_mut_slice().fill(1);
+        let (asked, at) = (stage.sys.calls(Call::Pwrite), BLOCK as u64);
+        let memory_told = format!("is not at a multiple of {memory}");
+        let offset_told = format!("the offset is no multiple of {block}");
+        let length_told = format!("the length is no multiple of {block}");
+        for (skip, offset, len, told) in [
+            (0, at + 8, BLOCK, &offset_told),
+            (0, at - 8, BLOCK, &offset_told),
+            (0, at, BLOCK + 8, &length_told),
+            (0, at, BLOCK - 8, &length_told),
+            (8, at, BLOCK, &memory_told),
+            (BLOCK - 8, at, BLOCK, &memory_told),
+        ] {
+            let error = file.write_all_at(&data[skip..skip + len], offset).unwrap_err();
+            let found = (error.kind(), error.outcome(), error.offset(), error.errno());
+            assert_eq!(found, (ErrorKind::Misaligned, Outcome::NotApplied, Some(offset), None));
+            assert_eq!((error.op(), error.path()), ("write", &*stage.path("w")));
+            let text = error.to_string();
+            for part in [told.as_str(), &format!("of {len} bytes"), "Buffer", "without direct_rw"] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+            let told_of =
+                [&memory_told, &offset_told, &length_told].map(|part| text.contains(part.as_str()));
+            assert_eq!(told_of.iter().filter(|told| **told).count(), 1, "one is wrong: {text}");
+        }
+        assert_eq!(stage.sys.calls(Call::Pwrite), asked);
+        assert_eq!(fs::read(stage.path("w")).unwrap(), pattern(4 * BLOCK));
+        file.write_all_at(&data[BLOCK..2 * BLOCK], at).unwrap();
+        file.write_all_at(&data[..0], 3).unwrap();
+        assert_eq!(stage.sys.calls(Call::Pwrite), asked + 1);
+    }
+}
+
+/// ENV-20
+#[test]
+fn reads_of_a_direct_file_in_place_begin_and_end_anywhere() {
+    let stage = stage();
+    let Some(file) = open(&stage) else { return };
+    let bytes = pattern(3 * BLOCK);
+    file.write_all_at(&Buffer::from(&bytes[..]), 0).unwrap();
+    file.set_size(2 * BLOCK as u64 + 1234).unwrap();
+    let reader: Arc<dyn RandomAccessFile> = Arc::clone(&file) as _;
+    for (offset, len) in [(0, 1), (8, BLOCK), (BLOCK - 8, 16), (2 * BLOCK + 1000, 234), (100, 0)] {
+        let got = read_both(&stage.env, &reader, offset as u64, len).unwrap();
+        assert_eq!(got, bytes[offset..offset + len], "{len} bytes at {offset}");
+    }
+    let beyond = read_both(&stage.env, &reader, 2 * BLOCK as u64 + 1230, 5).unwrap_err();
+    assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn a_short_direct_write_goes_on_at_a_whole_block() {
+    let stage = stage();
+    stage.sys.rule(Call::StatFd, "w", When::Always, Fault::Aligned(512, 4096));
+    let Some(file) = open(&stage) else { return };
+    file.set_size(4 * BLOCK as u64).unwrap();
+    let short = stage.sys.rule(Call::Pwrite, "w", When::Nth(0), Fault::Short(BLOCK + 512));
+    let bytes = pattern(3 * BLOCK);
+    stage.sys.take_transfers();
+    file.write_all_at(&Buffer::from(&bytes[..]), BLOCK as u64).unwrap();
+    let at = BLOCK as u64;
+    let expected = [(Call::Pwrite, at, 3 * BLOCK), (Call::Pwrite, 2 * at, 2 * BLOCK)];
+    assert_eq!(stage.sys.take_transfers(), expected);
+    assert_eq!(short.fired(), 1);
+    assert_eq!(fs::read(stage.path("w")).unwrap()[BLOCK..], bytes);
+}
+
+#[test]
+fn an_aligned_write_that_the_kernel_calls_invalid_has_an_error_that_says_more() {
+    let stage = stage();
+    let Some(file) = open(&stage) else { return };
+    stage.sys.rule(Call::Pwrite, "w", When::Nth(0), Fault::Errno(libc::EINVAL));
+    let error = file.write_all_at(&Buffer::zeroed(BLOCK), BLOCK as u64).unwrap_err();
+    assert_eq!((error.kind(), error.offset()), (ErrorKind::Unsupported, Some(BLOCK as u64)));
+    assert!(error.to_string().contains("refused a direct write aligned to"), "{error}");
+    file.write_all_at(&Buffer::zeroed(BLOCK), 0).unwrap();
+}
+
+#[test]
+fn a_file_system_without_direct_files_in_place_is_a_clear_error_and_gets_no_file() {
+    let refusals = [(Call::Open, Fault::Errno(libc::EINVAL)), (Call::StatFd, Fault::Aligned(0, 0))];
+    for (call, fault) in refusals {
+        for there in [false, true] {
+            let stage = stage();
+            if there {
+                fs::write(stage.path("w"), b"kept").unwrap();
+            }
+            let when = if call == Call::Open && !there { When::From(1) } else { When::Always };
+            let rule = stage.sys.rule(call, "w", when, fault);
+            assert!(open(&stage).is_none());
+            assert!(rule.fired() <= 1);
+            assert_eq!(fs::read(stage.path("w")).ok(), there.then(|| b"kept".to_vec()));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_another_creates_meanwhile_is_opened_and_kept() {
+    let stage = stage();
+    fs::write(stage.path("w"), pattern(BLOCK)).unwrap();
+    let late = stage.sys.rule(Call::Open, "w", When::Nth(0), Fault::Errno(libc::ENOENT));
+    let Some(file) = open(&stage) else { return };
+    assert_eq!((late.fired(), stage.sys.calls(Call::Open)), (1, 3));
+    assert_eq!(file.size(), BLOCK as u64);
+    assert_eq!(fs::read(stage.path("w")).unwrap(), pattern(BLOCK));
+    // One that comes and goes for ever is an error in the end.
+    stage.sys.rule(Call::Open, "w", When::EveryOther, Fault::Errno(libc::ENOENT));
+    let error = stage.env.open_rw(&stage.path("w")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn a_direct_file_in_place_syncs_fully_after_it_grew_and_never_after_a_failure() {
+    let stage = stage();
+    let Some(file) = open(&stage) else { return };
+    let calls = || (stage.sys.calls(Call::Fsync), stage.sys.calls(Call::Fdatasync));
+    file.write_all_at(&Buffer::zeroed(2 * BLOCK), 0).unwrap();
+    file.sync().unwrap();
+    assert_eq!((calls(), file.size()), ((1, 0), 2 * BLOCK as u64));
+    file.write_all_at(&Buffer::zeroed(BLOCK), BLOCK as u64).unwrap();
+    file.sync().unwrap();
+    assert_eq!(calls(), (1, 1));
+    let failing = stage.sys.rule(Call::Fdatasync, "w", When::Nth(0), Fault::Errno(libc::EIO));
+    let first = file.sync().unwrap_err();
+    assert!(same_failure(&file.sync().unwrap_err(), &first));
+    assert_eq!((failing.fired(), calls()), (1, (1, 2)));
+}
+
+/// ENV-15, ENV-20
+#[test]
+fn one_misaligned_write_in_a_queue_fails_alone() {
+    for mode in [BatchReads::Serial, BatchReads::Prefetch] {
+        let stage = Stage::new(PosixEnv::builder().batch_reads(mode).direct_rw(true));
+        let Some(file) = open(&stage) else { return };
+        let requests = (0..10_u64).map(|n| {
+            let data = Buffer::from(&pattern(BLOCK)[..]);
+            let offset = n * BLOCK as u64 + if n == 3 { 8 } else { 0 };
+            Request::Write { file: Arc::clone(&file), offset, data }
+        });
+        for (n, result) in read_batch(&stage.env, requests.collect()).into_iter().enumerate() {
+            match result {
+                Ok(data) => assert!(n != 3 && data[..] == pattern(BLOCK)),
+                Err(error) => assert_eq!((n, error.kind()), (3, ErrorKind::Misaligned)),
+            }
+        }
+        assert_eq!((file.size(), stage.count("pwrites")), (10 * BLOCK as u64, 9));
+    }
+}
+
+#[test]
+fn the_report_says_how_files_in_place_are_written() {
+    let text = |direct| PosixEnv::builder().direct_rw(direct).build().unwrap().report().to_string();
+    assert!(text(true).contains("files in place: direct"), "{}", text(true));
+    assert!(text(false).contains("files in place: through the page cache"), "{}", text(false));
+}
