@@ -90,7 +90,8 @@ impl IoUringEnvBuilder {
     }
 
     /// How many reads one queue has issued or ready at once, 1 to 4096. Default: 64, which is what
-    /// one fast drive does in parallel; 128 suits the fastest. More of them take more memory.
+    /// one fast drive does in parallel; 128 suits the fastest. More of them take more memory. Writes,
+    /// which bring their memory, are up to 128 in any case.
     pub fn max_in_flight(mut self, reads: usize) -> Self {
         self.max_in_flight = reads;
         self

@@ -18,7 +18,8 @@
 //! * Memory in flight belongs to an operation in `ops`, which is taken apart only when no piece of
 //!   it is in a ring, or, if nobody wants its bytes, to a run in `loads`. Dropping the queue waits
 //!   for both; leaking it leaks them and the ring.
-//! * At most a window of requests is issued or ready; the others are descriptions only.
+//! * At most a window of requests is issued or ready; the others are descriptions only, with the
+//!   memory that a write brings.
 
 use std::collections::VecDeque;
 
@@ -44,6 +45,9 @@ mod writes;
 const ENTER_BATCH: usize = 16;
 /// Bytes of memory issued or ready at most, unless a single request needs more.
 const WINDOW_BYTES: usize = 8 << 20;
+/// Writes issued or ready at most, if reads may not be more: they bring their own memory, and the
+/// deeper a device is written to the faster it is.
+const WRITE_WINDOW: usize = 128;
 /// Staged reads below which a plain read is as fast as a ring.
 const RING_MIN: usize = 2;
 /// Completions that are waited for together, unless fewer than twice as many are in flight: a wait
@@ -77,7 +81,7 @@ pub(crate) struct RingQueue {
     backlog: VecDeque<(u64, Request)>,
     /// Reads to come that are not looked for in the page cache.
     unlooked: usize,
-    /// Requests issued or ready, and their memory.
+    /// Requests issued or ready, and the memory of the reads among them.
     held: usize,
     held_bytes: usize,
     /// The read issued last was all in the cache.
@@ -152,10 +156,14 @@ impl RingQueue {
     }
 
     fn has_room_for(&self, request: &Request) -> bool {
-        let bytes = memory_of(request);
-        self.held == 0
-            || self.held < self.shared.max_in_flight
-                && self.held_bytes.saturating_add(bytes) <= WINDOW_BYTES
+        let window = self.shared.max_in_flight;
+        let room = match request {
+            Request::Read { len, .. } => {
+                self.held < window && self.held_bytes.saturating_add(*len) <= WINDOW_BYTES
+            }
+            Request::Write { .. } => self.held < window.max(WRITE_WINDOW),
+        };
+        self.held == 0 || room
     }
 
     fn refill(&mut self) {
@@ -192,8 +200,9 @@ impl RingQueue {
 
     /// Serves a request through its file's own methods, on the calling thread.
     fn run_through_file(&mut self, tag: u64, request: Request) {
+        let writes = matches!(request, Request::Write { .. });
         let result = run(request);
-        let bytes = result.as_ref().map_or(0, |data| data.len());
+        let bytes = result.as_ref().map_or(0, |data| if writes { 0 } else { data.len() });
         self.held_bytes += bytes;
         self.finished(tag, result, bytes);
     }
@@ -381,14 +390,6 @@ impl RingQueue {
         if self.lane.in_flight() == 0 {
             self.lane.close();
         }
-    }
-}
-
-/// Memory that a request takes while it is issued or ready.
-fn memory_of(request: &Request) -> usize {
-    match request {
-        Request::Read { len, .. } => *len,
-        Request::Write { data, .. } => data.len(),
     }
 }
 

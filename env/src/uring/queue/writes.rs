@@ -34,8 +34,8 @@ struct Put {
     data: Buffer,
 }
 
-/// A finished write: its tag, its result, and the memory it held.
-type Done = (u64, Result<Buffer>, usize);
+/// A finished write: its tag and its result.
+type Done = (u64, Result<Buffer>);
 
 impl RingQueue {
     /// Begins a write: on a ring if it takes it, else at once on the calling thread. One that the
@@ -47,7 +47,6 @@ impl RingQueue {
                 if let Err(error) = put.ours().check_write(&put.data, offset) {
                     return self.finished(tag, Err(error), 0);
                 }
-                self.held_bytes += put.data.len();
                 self.writes.staged.push_back(put);
             }
             request => self.run_through_file(tag, request),
@@ -62,8 +61,8 @@ impl RingQueue {
         }
         let mut done = Vec::new();
         self.writes.turn(wait, &mut done);
-        for (tag, result, bytes) in done {
-            self.finished(tag, result, bytes);
+        for (tag, result) in done {
+            self.finished(tag, result, 0);
         }
         true
     }
@@ -79,15 +78,12 @@ impl Put {
     fn finish_plain(self, from: usize) -> Done {
         let block = self.file.alignment();
         let from = from / block * block;
-        let (done, len) = (
-            self.file.write_all_at(&self.data[from..], self.offset + from as u64),
-            self.data.len(),
-        );
-        (self.tag, done.map(|()| self.data), len)
+        let done = self.file.write_all_at(&self.data[from..], self.offset + from as u64);
+        (self.tag, done.map(|()| self.data))
     }
 
     fn fail(self, error: Error) -> Done {
-        (self.tag, Err(error.at(self.offset)), self.data.len())
+        (self.tag, Err(error.at(self.offset)))
     }
 }
 
@@ -215,8 +211,7 @@ impl RingWrites {
             Written::Done => {
                 breaker.good();
                 put.ours().note_written(put.offset + put.data.len() as u64);
-                let len = put.data.len();
-                done.push((put.tag, Ok(put.data), len));
+                done.push((put.tag, Ok(put.data)));
             }
             Written::Partly(took) => {
                 breaker.good();
@@ -265,7 +260,7 @@ impl RingWrites {
             let error = Error::new(ErrorKind::Other, "write", put.file.path(), message);
             // A write that is still to come may make the file longer.
             put.ours().note_written(put.offset + put.data.len() as u64);
-            done.push((put.tag, Err(error.at(put.offset)), put.data.len()));
+            done.push((put.tag, Err(error.at(put.offset))));
             std::mem::forget(put);
         }
         self.lane.abandon();

@@ -74,6 +74,31 @@ fn direct_writes_are_one_submission_by_default_and_buffered_ones_are_plain() {
     }
 }
 
+/// A hundred writes are one submission too, and a thousand keep the device as busy as that; reads
+/// keep to their own window.
+#[test]
+fn writes_have_a_window_of_their_own() {
+    for (writes, at_once) in [(100, 100), (1000, super::super::WRITE_WINDOW)] {
+        let bench = Bench::new();
+        let shared = bench.shared_by(WritePath::Auto, 1, 256, |ring| ring.completing(16));
+        let Some(file) = open_rw(&bench, writes) else { return };
+        let results = write_pages(&shared, &file, writes);
+        assert!(results.iter().all(Result::is_ok));
+        let there = content(&bench);
+        assert!((0..writes).all(|n| there[n * LEN..(n + 1) * LEN] == *data(n, LEN)));
+        assert_eq!(bench.seen.lock().in_flight_peak, at_once);
+        assert_eq!(bench.count(Count::SqesPerEnterPeak), at_once as u64);
+        let most_enters = writes.div_ceil(16) + 4;
+        let enters = bench.seen.lock().enters;
+        assert!(enters <= most_enters, "{enters} for {writes} writes");
+        let reads = bench.latched("t", 100 * LEN);
+        let ranges = pages(100);
+        bench.seen.lock().in_flight_peak = 0;
+        assert_right(&read_all(&shared, &reads, &ranges), &ranges);
+        assert!(bench.seen.lock().in_flight_peak <= 64);
+    }
+}
+
 /// ENV-20, URING-04
 #[test]
 fn a_misaligned_write_fails_alone_and_never_reaches_the_ring() {
