@@ -117,11 +117,6 @@ impl Shared {
         self.durability.end_early(failure);
     }
 
-    /// Waits until none is under way.
-    pub(crate) fn await_early_sync(&self) {
-        drop(self.durability.await_early());
-    }
-
     /// Says that bytes up to `end` are about to be written with [`Shared::put_reserved`] or by
     /// the kernel on its own: from now on no zeros are written ahead of them. True if the file may
     /// grow by it, which then has to be said with [`Shared::note_growth`] when they are there.

@@ -221,8 +221,8 @@ impl IoUringEnvBuilder {
     /// Without it all that the device holds in its cache is left to the sync at the end, and the
     /// device idles until then. It makes nothing durable: the sync at the end does. A flush that
     /// fails is the table's error. At most one is under way for a table; `early_syncs` counts them.
-    /// Tables written past the page cache have none. [`flush`](crate::WritableFile::flush) waits
-    /// for one that is under way.
+    /// Tables written past the page cache have none. [`sync`](crate::WritableFile::sync) waits for
+    /// one that is under way, [`flush`](crate::WritableFile::flush) does not.
     pub fn early_sync(mut self, bytes: Option<u64>) -> Self {
         self.early_sync = bytes;
         self

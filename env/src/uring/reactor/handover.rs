@@ -296,7 +296,6 @@ impl Outlet for Handover {
                 self.await_fewer_than(out)?;
             }
             self.write_returned()?;
-            self.file().await_early_sync();
             self.unsettled = false;
         }
         self.check_file()?;

@@ -343,7 +343,7 @@ impl Block {
     }
 
     /// All of it is in the file. Gives what is worth doing next, in up to `room` entries. But for
-    /// the end of an early flush, for which owners wait as well, this is the last touch of the
+    /// the end of an early flush, for which syncs wait as well, this is the last touch of the
     /// stream: an owner that knows that nothing is out may fork, and the child find its locks free.
     pub(crate) fn done(self, room: usize) -> Sequel {
         let Self { ticket, data, share } = self;

@@ -104,6 +104,23 @@ fn at_most_one_flush_of_a_file_is_under_way_and_a_sync_waits_for_it() {
     assert_eq!(bench.sys.calls(Call::Fsync) + bench.sys.calls(Call::Fdatasync), 0);
 }
 
+/// A flush hands bytes to the operating system, and that has all of them.
+#[test]
+fn a_flush_to_the_operating_system_does_not_wait_for_one_to_the_medium() {
+    let mut bench = answering_syncs(Answer::Lost);
+    let mut file = table_of(&mut bench, 4);
+    assert_eq!(bench.count(Count::EarlySyncs), 1);
+    file.flush().unwrap();
+    assert!(bench.content("t") == blocks(4));
+    file.append(b"more").unwrap();
+    // The ring goes, and with it the only one that could tell how the flush to the medium ended.
+    let machine = std::mem::replace(&mut bench.machine, idle_machine(&bench.stage));
+    drop(machine);
+    let error = file.sync().unwrap_err();
+    assert!(error.to_string().contains("may have failed"), "{error}");
+    assert_dead(file, &error);
+}
+
 fn idle_machine(stage: &Stage) -> Machine {
     let make = || Ok(Box::new(ScriptedRing::new(8)) as Box<dyn Ring>);
     Machine::new(&stage.os, &stage.breaker, Box::new(make)).unwrap()
