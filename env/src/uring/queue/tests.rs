@@ -27,6 +27,7 @@ mod asking;
 mod direct_writes;
 mod faults;
 mod limits;
+mod lost;
 mod merged;
 mod nowait;
 mod writes;
