@@ -101,8 +101,13 @@ counts! {
     RingStale => "ring_stale",
     /// The most entries that one enter gave to the kernel.
     SqesPerEnterPeak => "sqes_per_enter_peak",
-    /// Queues that found no free ring.
+    /// Turns of queues that found no free ring.
     PoolEmpty => "pool_empty",
+    /// Turns of queues with direct reads that found neither a free ring nor a reactor, and got a
+    /// ring by waiting a little.
+    RingWaits => "ring_waits",
+    /// The same, in vain: the reads of that batch were made one after another.
+    RingWaitsInVain => "ring_waits_in_vain",
     /// Entries whose memory was registered with the ring.
     FixedUsed => "fixed_used",
     /// Entries for direct files that would use registered memory, and whose memory was not: the
@@ -120,6 +125,8 @@ counts! {
     RingRetired => "ring_retired",
     /// Writes given to the ring of the reactor, the thread that writes tables.
     ReactorWrites => "reactor_writes",
+    /// Entries for reads given to the ring of the reactor, by queues that found no free ring.
+    ReactorReads => "reactor_reads",
     /// The most entries, hints included, that the reactor's ring held at once.
     ReactorInFlightPeak => "reactor_in_flight_peak",
     /// The most bytes of buffers that all files together had with the reactor.

@@ -2,7 +2,9 @@
 //! in their stead by editing this file alone.
 
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
+};
 pub(crate) use std::sync::{Arc, OnceLock};
 
 /// The primitives of protocols that have a model: loom's under `--cfg loom`.

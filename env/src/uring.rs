@@ -21,6 +21,7 @@ use breaker::Breaker;
 use kernel::Registered;
 use pool::Pool;
 use queue::RingQueue;
+use reactor::Reactor;
 use run::Merging;
 use writes::Writes;
 
@@ -68,6 +69,8 @@ pub(crate) struct Shared {
     /// Memory that a ring is told of when it is first used.
     registered: Option<Arc<Registered>>,
     merging: Merging,
+    /// What reads for direct queues that find no free ring.
+    reactor: Option<Arc<Reactor>>,
 }
 
 /// The environment whose batched reads go to the kernel together, through io_uring.
@@ -157,6 +160,7 @@ impl IoUringEnv {
             write_path: options.write_path,
             registered,
             merging: Merging { gap: options.merge_gap, limit: options.merge_limit },
+            reactor: writes.reactor(),
         };
         Ok(Self { posix, shared: Arc::new(shared), rings, writes })
     }

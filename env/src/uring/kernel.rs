@@ -263,6 +263,7 @@ fn restrict(ring: &IoUring, extras: &Extras, purpose: Purpose<'_>) -> bool {
             Restriction::sqe_op(opcode::Nop::CODE),
         ],
         Purpose::Reactor { .. } => vec![
+            Restriction::sqe_op(opcode::Read::CODE),
             Restriction::sqe_op(opcode::Write::CODE),
             Restriction::sqe_op(opcode::SyncFileRange::CODE),
             Restriction::sqe_op(opcode::Fsync::CODE),
@@ -273,9 +274,7 @@ fn restrict(ring: &IoUring, extras: &Extras, purpose: Purpose<'_>) -> bool {
     if !extras.fixed {
         return ring.submitter().register_restrictions(&mut allowed).is_ok();
     }
-    if matches!(purpose, Purpose::Queues) {
-        allowed.push(Restriction::sqe_op(opcode::ReadFixed::CODE));
-    }
+    allowed.push(Restriction::sqe_op(opcode::ReadFixed::CODE));
     // Queues too: what was read into registered memory may be what is written in place next.
     allowed.push(Restriction::sqe_op(opcode::WriteFixed::CODE));
     allowed.push(Restriction::register_op(REGISTER_BUFFERS));

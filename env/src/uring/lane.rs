@@ -1,6 +1,8 @@
 //! A ring of the pool in the hands of one queue: taken when it is first needed, given back empty,
 //! or retired.
 
+use std::time::Duration;
+
 use super::Shared;
 use super::flight::{Flight, Tally, Want};
 use super::pool::{Pool, Taken};
@@ -44,13 +46,23 @@ impl Lane {
             let pool = self.shared.asking.as_ref().filter(|_| asking);
             let asks = pool.and_then(Pool::take);
             self.asks_device = asks.is_some();
-            let taken = asks.or_else(|| self.shared.pool.take());
-            self.taken = taken.map(|Taken { ring, place }| (Flight::new(ring, TALLY), place));
-            if let (Some((flight, _)), Some(memory)) = (&mut self.taken, &self.shared.registered) {
-                flight.learn(memory);
-            }
+            self.hold(asks.or_else(|| self.shared.pool.take()));
         }
         self.taken.is_some()
+    }
+
+    /// Takes a ring that comes back to the pool in time; false if none does. None may be held.
+    pub(crate) fn open_within(&mut self, patience: Duration) -> bool {
+        self.asks_device = false;
+        self.hold(self.shared.pool.take_within(patience));
+        self.taken.is_some()
+    }
+
+    fn hold(&mut self, taken: Option<Taken>) {
+        self.taken = taken.map(|Taken { ring, place }| (Flight::new(ring, TALLY), place));
+        if let (Some((flight, _)), Some(memory)) = (&mut self.taken, &self.shared.registered) {
+            flight.learn(memory);
+        }
     }
 
     /// Whether the memory of an entry is registered with the ring that is held.

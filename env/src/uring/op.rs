@@ -11,11 +11,12 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
+use super::ring::{Entry, Work};
 use super::verdict::Asked;
 use crate::counters::Counters;
 use crate::os_file::{Os, OsFile};
-use crate::sync::Arc;
-use crate::{Buffer, Error, RandomAccessFile, Result};
+use crate::sync::{Arc, AtomicPtr};
+use crate::{Buffer, Error, ErrorKind, RandomAccessFile, Request, Result};
 
 /// See the module.
 #[derive(Debug)]
@@ -26,8 +27,9 @@ pub(crate) struct Op {
     start: u64,
     memory: Buffer,
     /// The memory's address, taken while nothing was outstanding: taking it again meanwhile would
-    /// claim the memory for Rust.
-    base: *mut u8,
+    /// claim the memory for Rust. Atomic for the sake of operations that go to the reactor's thread
+    /// only; nobody shares it.
+    base: AtomicPtr<u8>,
     /// The caller's bytes within the memory. Direct reads may need more around them.
     wanted: Range<usize>,
     outstanding: usize,
@@ -66,7 +68,7 @@ impl Op {
         Self {
             tag,
             memory: take_memory(os, window, align.is_some()),
-            base: ptr::null_mut(),
+            base: AtomicPtr::new(ptr::null_mut()),
             file,
             start,
             wanted: skip..skip + len,
@@ -74,6 +76,12 @@ impl Op {
             rest: Vec::new(),
             error: None,
         }
+    }
+
+    /// What it was made for.
+    pub(crate) fn request(&self) -> Request {
+        let offset = self.start + self.wanted.start as u64;
+        Request::Read { file: Arc::clone(&self.file), offset, len: self.wanted.len() }
     }
 
     /// The file, which is known to be one of ours.
@@ -112,7 +120,7 @@ impl Op {
     /// from now on. `op` is this operation's key.
     pub(crate) fn cut(&mut self, op: u64, from: usize) -> impl Iterator<Item = Piece> + use<> {
         assert_eq!(self.outstanding, 0, "memory in flight is touched by nobody");
-        self.base = self.memory.as_mut_slice().as_mut_ptr();
+        *self.base.get_mut() = self.memory.as_mut_slice().as_mut_ptr();
         let len = self.memory.len();
         let chunk = self.file().device().chunk().bytes;
         let cuts = (self.aligned_down(from)..len).step_by(chunk);
@@ -124,9 +132,9 @@ impl Op {
     }
 
     /// The address that a piece is read to, valid until the operation is taken apart.
-    pub(crate) fn address(&self, piece: &Piece) -> *mut u8 {
+    pub(crate) fn address(&mut self, piece: &Piece) -> *mut u8 {
         assert!(piece.from < piece.end && piece.end <= self.memory.shown(), "a piece lies inside");
-        self.base.wrapping_add(piece.from)
+        self.base.get_mut().wrapping_add(piece.from)
     }
 
     /// What a piece asks for, and how much of it must arrive.
@@ -173,7 +181,27 @@ impl Op {
     /// been touched in between.
     pub(crate) fn reclaim(&mut self) {
         assert!(self.is_sole(), "memory in flight is touched by nobody");
-        self.base = self.memory.as_mut_slice().as_mut_ptr();
+        *self.base.get_mut() = self.memory.as_mut_slice().as_mut_ptr();
+    }
+
+    /// The entry that reads a piece, without a tag.
+    pub(crate) fn entry(&mut self, piece: &Piece) -> Entry {
+        Entry {
+            work: Work::Read,
+            fd: self.raw_fd(),
+            start: self.address(piece),
+            len: u32::try_from(piece.end - piece.from).expect("a piece is at most one chunk"),
+            offset: self.offset_of(piece.from),
+            user_data: 0,
+        }
+    }
+
+    /// The failure of a piece of which a ring claims to have read more than it was asked for.
+    pub(crate) fn overlong(&self, piece: &Piece, result: i32) -> Error {
+        let len = piece.end - piece.from;
+        let message = format!("the ring claims {result} bytes for a read of {len}");
+        let error = Error::new(ErrorKind::Other, "read", self.file().path(), message);
+        error.at(self.offset_of(piece.from))
     }
 
     /// A piece is done with, whole.
@@ -219,6 +247,13 @@ impl Op {
     /// Whether something is left for a plain read.
     pub(crate) fn has_rest(&self) -> bool {
         !self.rest.is_empty() && self.error.is_none()
+    }
+
+    /// Where the first of what was left for a plain read begins, all of which is to be read in
+    /// another way now.
+    pub(crate) fn first_left(&mut self) -> usize {
+        let rest = mem::take(&mut self.rest);
+        rest.iter().map(|range| range.start).min().unwrap_or(self.wanted.start)
     }
 
     /// Ranges of the file left for a plain read, for hints.

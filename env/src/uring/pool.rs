@@ -3,7 +3,8 @@
 //! Invariants:
 //! * A ring is either in its cell, idle and empty, or out in the hands of exactly one queue. There
 //!   is no sharing and nothing is thread-local, so a thread's exit leaks no ring.
-//! * Nobody waits for a ring: a queue that finds none reads without one.
+//! * Nobody waits for a ring for long: a queue that finds none reads without one. Only one with
+//!   direct reads and nobody to hand them to waits a bounded time before it does.
 //! * A ring whose state is in doubt never comes back. Its cell makes one new ring at a later
 //!   checkout; if that fails, the pool stays smaller by one.
 //! * In a forked child there are no rings: their memory was not inherited, and their descriptors
@@ -13,11 +14,12 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::kernel::SetupError;
 use super::ring::Ring;
 use super::setup::with_memory_back_off;
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering};
 
 /// Makes one more ring like the others, at once or not at all.
 pub(crate) type MakeRing = dyn Fn() -> Result<Box<dyn Ring>, SetupError> + Send + Sync;
@@ -55,6 +57,10 @@ pub(crate) struct Pool {
     owner: u32,
     replaced: AtomicU64,
     lost: AtomicU64,
+    /// How many threads wait for a ring, and where.
+    waiting: AtomicUsize,
+    waiting_room: Mutex<()>,
+    freed: Condvar,
 }
 
 impl Pool {
@@ -88,6 +94,9 @@ impl Pool {
             owner: process::id(),
             replaced: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            waiting_room: Mutex::new(()),
+            freed: Condvar::new(),
         })
     }
 
@@ -109,6 +118,34 @@ impl Pool {
         (0..self.places.len())
             .map(|step| (start + step) % self.places.len())
             .find_map(|place| self.take_from(place))
+    }
+
+    /// Takes an idle ring, waiting for one to come back if there is none. It may be the caller who
+    /// has them all, in other queues, so the wait must have an end.
+    pub(crate) fn take_within(&self, patience: Duration) -> Option<Taken> {
+        let deadline = Instant::now() + patience;
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut room = self.waiting_room.lock();
+        let mut taken = self.take();
+        while taken.is_none()
+            && self.is_ours()
+            && !self.freed.wait_until(&mut room, deadline).timed_out()
+        {
+            taken = self.take();
+        }
+        drop(room);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        taken.or_else(|| self.take())
+    }
+
+    /// A place has a ring again, or may get one.
+    fn tell_who_waits(&self) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            // Who waits looks at all places and begins to wait under this lock: once it is free
+            // they have begun, or will look again.
+            drop(self.waiting_room.lock());
+            self.freed.notify_one();
+        }
     }
 
     fn take_from(&self, place: usize) -> Option<Taken> {
@@ -134,6 +171,7 @@ impl Pool {
     /// Takes back a ring with nothing in flight and nothing in its submission queue.
     pub(crate) fn give_back(&self, taken: Taken) {
         *self.places[taken.place].cell.lock() = Cell::Idle(taken.ring);
+        self.tell_who_waits();
     }
 
     /// Closes a ring for good. Memory that the kernel might still write to through it must have
@@ -142,11 +180,18 @@ impl Pool {
         let place = taken.place;
         drop(taken);
         *self.places[place].cell.lock() = Cell::Retired;
+        self.tell_who_waits();
     }
 
     /// Rings in the pool now, idle or in use.
     pub(crate) fn size(&self) -> usize {
         self.places.len() - usize::try_from(self.lost.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
+    /// Threads that wait for a ring now.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
     }
 
     /// Rings wished for at construction.

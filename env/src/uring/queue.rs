@@ -10,14 +10,15 @@
 //! Reads that lie next to each other in one file and go to the ring together are one entry.
 //!
 //! What a ring would not make faster, or cannot do, is read by plain calls: a single miss, files
-//! whose file system has no asynchronous reads, everything while no ring is free or the breaker is
-//! open, and whatever a ring failed to read.
+//! whose file system has no asynchronous reads, files in the page cache while no ring is free,
+//! everything while the breaker is open, and whatever a ring failed to read. Direct reads that find
+//! no free ring go to that of the reactor: see [`errands`].
 //!
 //! Invariants:
 //! * Every request completes exactly once, with its own result.
 //! * Memory in flight belongs to an operation in `ops`, which is taken apart only when no piece of
 //!   it is in a ring, or, if nobody wants its bytes, to a run in `loads`. Dropping the queue waits
-//!   for both; leaking it leaks them and the ring.
+//!   for both; leaking it leaks them and the ring. What is with the reactor is the reactor's.
 //! * At most a window of requests is issued or ready; the others are descriptions only, with the
 //!   memory that a write brings.
 
@@ -29,6 +30,7 @@ use super::op::{Op, Piece};
 use super::ring::Completed;
 use super::run::Load;
 use super::slots::Slots;
+use errands::Errands;
 use writes::RingWrites;
 
 use crate::counters::Count;
@@ -37,6 +39,7 @@ use crate::queue::run;
 use crate::sync::Arc;
 use crate::{Buffer, Completion, Error, IoQueue, RandomAccessFile, Request, Result};
 
+mod errands;
 mod merging;
 mod ring_side;
 mod writes;
@@ -88,6 +91,7 @@ pub(crate) struct RingQueue {
     streak: bool,
     /// No ring was free in this batch.
     without_ring: bool,
+    errands: Errands,
     writes: RingWrites,
     completed: Vec<Completed>,
     /// What left the ring, with its result, until it is judged.
@@ -142,6 +146,7 @@ impl RingQueue {
             held_bytes: 0,
             streak: false,
             without_ring: false,
+            errands: Errands::new(&shared.os),
             writes: RingWrites::new(shared),
             completed: Vec::new(),
             answered: Vec::new(),
@@ -223,8 +228,9 @@ impl RingQueue {
             return;
         }
         let latched = op.file().nowait_latch() == Latch::Unsupported;
+        let direct = op.file().direct().is_some();
         let key = self.ops.insert(op);
-        let no_ring = self.without_ring || self.shared.breaker.is_open();
+        let no_ring = self.without_ring && !direct || self.shared.breaker.is_open();
         if latched || no_ring {
             self.op(key).leave(from);
             self.line_up_plain(key, !latched);
@@ -292,13 +298,14 @@ impl RingQueue {
 
     /// Does the next thing that brings a result nearer; false if nothing is pending.
     fn advance(&mut self) -> bool {
+        self.collect_errands(false);
         if self.lane.in_flight() > 0 {
             self.peek();
-            if !self.ready.is_empty() {
-                return true;
-            }
-        } else if self.staged.len() < RING_MIN {
+        } else if self.staged.len() < RING_MIN && self.errands.are_none() {
             self.unstage();
+        }
+        if !self.ready.is_empty() {
+            return true;
         }
         let in_ring = self.lane.in_flight() + self.staged.len();
         if in_ring > 0 || !self.plain.is_empty() {
@@ -318,6 +325,9 @@ impl RingQueue {
             return true;
         }
         if in_ring == 0 && self.advance_writes(true) {
+            return true;
+        }
+        if self.lane.in_flight() == 0 && self.collect_errands(true) {
             return true;
         }
         let pending = in_ring > 0 || !self.staged.is_empty();
@@ -387,6 +397,7 @@ impl RingQueue {
     fn end_batch(&mut self) {
         self.unlooked = 0;
         self.without_ring = false;
+        self.errands.end_batch();
         if self.lane.in_flight() == 0 {
             self.lane.close();
         }

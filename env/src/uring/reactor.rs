@@ -8,6 +8,10 @@
 //! offset and no younger write touches its range. The reactor never syncs: owners flush to the
 //! medium on their own thread, when everything they put is known to be in.
 //!
+//! Queues of direct reads that find no free ring hand their reads over as well: see [`errand`].
+//! Tasks go to the ring in the order in which they were handed over, whatever they are, so that
+//! neither kind keeps the other out.
+//!
 //! Invariants:
 //! * Nothing that the kernel may still use is freed: see [`machine`].
 //! * No owner waits for what nobody has: see [`stream`].
@@ -24,14 +28,17 @@ use crate::counters::Count;
 use crate::os_file::Os;
 use crate::sync::{Arc, AtomicBool, Condvar, Mutex, Ordering};
 
+use errand::Task;
 use inbox::{Bell, Inbox, Next};
 use machine::Machine;
 use stream::{Block, Budget, Stream};
 
 pub(crate) use bell::EventBell;
+pub(crate) use errand::{Errand, Mailbox};
 pub(crate) use handover::{Handover, Manner, PER_TABLE, SHORTEST};
 
 mod bell;
+mod errand;
 mod handover;
 mod inbox;
 mod machine;
@@ -59,7 +66,7 @@ struct Life {
 /// everything in flight has completed.
 #[derive(Debug)]
 pub(crate) struct Reactor {
-    inbox: Arc<Inbox<Block, EventBell>>,
+    inbox: Arc<Inbox<Task, EventBell>>,
     os: Arc<Os>,
     breaker: Breaker,
     budget: Arc<Budget>,
@@ -169,12 +176,31 @@ impl Reactor {
     /// Hands a block over, or gives it back if nothing is taken any more.
     fn push(&self, block: Block) -> Result<(), Block> {
         self.os.counters.peak(Count::ReactorBytesPeak, self.budget.used() as u64);
-        self.inbox.push(block)
+        self.inbox.push(Task::Write(block)).map_err(|task| match task {
+            Task::Write(block) => block,
+            Task::Read(_) => unreachable!("what is refused is what was given"),
+        })
+    }
+
+    /// Hands reads over; they come back through their mailbox, at once if nothing is taken any
+    /// more.
+    pub(crate) fn read(&self, errands: Vec<Errand>) {
+        let refused = self.inbox.push_all(errands.into_iter().map(Task::Read));
+        refused.into_iter().for_each(Task::give_back);
     }
 
     /// The oldest block of a file that is still queued.
     fn take_back(&self, stream: &Arc<Stream>) -> Option<Block> {
-        self.inbox.take_back(|block| Arc::ptr_eq(block.stream(), stream))
+        match self.inbox.take_back(|task| task.is_block_of(stream))? {
+            Task::Write(block) => Some(block),
+            Task::Read(_) => unreachable!("a read is no block"),
+        }
+    }
+
+    /// Lets the thread look at its ring.
+    #[cfg(test)]
+    pub(crate) fn nudge(&self) {
+        self.inbox.bell().ring();
     }
 
     /// Takes nothing more, works off what was handed over, and ends the thread. False if that took
@@ -219,7 +245,7 @@ impl Drop for Reactor {
 }
 
 /// The loop of the thread.
-fn run(mut machine: Machine, os: &Arc<Os>, inbox: &Inbox<Block, EventBell>, life: &Arc<Life>) {
+fn run(mut machine: Machine, os: &Arc<Os>, inbox: &Inbox<Task, EventBell>, life: &Arc<Life>) {
     // Before `machine` goes, so that owners that are told of lost blocks know that no more are
     // taken. It goes first because it was made last.
     let _end = End { inbox, life };
@@ -228,8 +254,11 @@ fn run(mut machine: Machine, os: &Arc<Os>, inbox: &Inbox<Block, EventBell>, life
         if machine.is_off() {
             life.alive.store(false, Ordering::Release);
             // These were never in a ring, so their owners may write them.
-            inbox.close_and_drain().into_iter().for_each(|block| block.give_back(0, false));
+            inbox.close_and_drain().into_iter().for_each(Task::give_back);
             return;
+        }
+        if machine.can_go_on() {
+            continue;
         }
         match inbox.arm(machine.has_room(), machine.in_flight() > 0) {
             Next::Look => {}
@@ -244,14 +273,14 @@ fn run(mut machine: Machine, os: &Arc<Os>, inbox: &Inbox<Block, EventBell>, life
 
 /// Tells of the thread's end, on every way out.
 struct End<'a> {
-    inbox: &'a Inbox<Block, EventBell>,
+    inbox: &'a Inbox<Task, EventBell>,
     life: &'a Life,
 }
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
         self.life.alive.store(false, Ordering::Release);
-        // Blocks that are still queued settle as lost.
+        // Blocks that are still queued settle as lost, reads come back.
         drop(self.inbox.close_and_drain());
         *self.life.ended.lock() = true;
         self.life.changed.notify_all();

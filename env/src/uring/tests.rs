@@ -309,6 +309,59 @@ fn sixty_four_threads_over_two_rings_of_eight_entries_all_read_right() {
     }
 }
 
+/// URING-27
+#[test]
+fn two_hundred_threads_over_four_rings_read_right_while_some_hold_theirs() {
+    if refused() {
+        return;
+    }
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 256 * 4 * 4096);
+    for direct in [true, false] {
+        let builder = IoUringEnv::builder().rings(4).ring_entries(8).direct_reads(direct);
+        let env = builder.build().unwrap();
+        let file = env.open(&path, Access::Random).unwrap();
+        let read_right = |thread: u64, holds: bool| {
+            let page = |n: u64| ((n * 7 + thread * 4) % 256 * 4 * 4096, 4096);
+            let ranges: Vec<(u64, usize)> = (0..40).map(page).collect();
+            let mut queue = env.queue();
+            for (tag, request) in requests(&file, &ranges).into_iter().enumerate() {
+                queue.push(tag as u64, request);
+            }
+            let mut popped = 0;
+            while let Some(completion) = queue.pop() {
+                let (offset, len) = ranges[usize::try_from(completion.tag).unwrap()];
+                assert!(*completion.result.unwrap() == bytes(offset, len)[..]);
+                popped += 1;
+                if holds && popped == 20 {
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+            }
+            assert_eq!(popped, 40);
+        };
+        let crowded = |report: &EnvReport| {
+            let reads = report.counter("reactor_reads");
+            report.counter("pool_empty") > 0 && (reads > 0) == direct
+        };
+        until(&env, crowded, || {
+            evict(&path);
+            std::thread::scope(|scope| {
+                for thread in 0..200 {
+                    scope.spawn(move || read_right(thread, thread % 25 == 0));
+                }
+            });
+        });
+        let report = env.report();
+        let names = ["ring_reads", "ring_cqes", "rings_alive", "ring_retired", "reactor_alive"];
+        let [reads, cqes, rings, retired, reactor] = names.map(|name| report.counter(name));
+        assert_eq!((reads, rings, retired, reactor), (cqes, 4, 0, 1), "{report}");
+        assert_eq!(report.counter("ring_waits_in_vain"), 0, "{report}");
+        let deep = report.counter("reactor_in_flight_peak");
+        assert!(!direct || deep > 1, "one at a time: {report}");
+        assert!(!direct || report.counter("fallback_preads") == 0, "{report}");
+    }
+}
+
 /// URING-15
 #[test]
 fn threads_that_read_once_and_exit_get_right_bytes() {

@@ -59,7 +59,7 @@ impl RingQueue {
             parts.push(Part { piece, joint });
         }
         if parts.is_empty() {
-            let entry = self.entry_of(&first);
+            let entry = self.op(first.op).entry(&first);
             return Some((Load::One(first), entry));
         }
         let mut run = Run { parts, len: layout.len(), vectors: Vec::new(), waste: None };

@@ -5,14 +5,13 @@ use std::mem;
 
 use super::{RingQueue, WAIT_BATCH};
 use crate::counters::Count;
-use crate::os_file::OsFile;
 use crate::sync::Arc;
 use crate::uring::lane::Turn;
 use crate::uring::op::Piece;
-use crate::uring::ring::{Completed, Entry, Work};
+use crate::uring::ring::{Completed, Entry};
 use crate::uring::run::Load;
 use crate::uring::verdict::{Verdict, judge, retried, strains_the_breaker};
-use crate::{Error, ErrorKind, RandomAccessFile};
+use crate::{Error, RandomAccessFile};
 
 impl RingQueue {
     /// One turn at the ring: pushes what is staged, enters, judges what came. With `wait` it
@@ -24,13 +23,8 @@ impl RingQueue {
         }
         let first = self.staged.front().map(|piece| piece.op);
         let asking = first.is_some_and(|op| self.can_be_asked(op));
-        if !self.lane.open(asking) {
-            self.without_ring = true;
-            self.shared.os.counters.bump(Count::PoolEmpty);
-            let pieces: Vec<Piece> = self.staged.drain(..).collect();
-            for piece in &pieces {
-                self.leave_piece(piece, true);
-            }
+        if !self.lane.open(asking) && !self.wait_for_ring() {
+            self.read_without_ring();
             return;
         }
         self.bring_neighbours_together();
@@ -76,19 +70,6 @@ impl RingQueue {
             && let Some(piece) = self.staged.pop_front()
         {
             self.leave_piece(&piece, true);
-        }
-    }
-
-    /// The entry that reads a piece.
-    pub(super) fn entry_of(&mut self, piece: &Piece) -> Entry {
-        let op = self.op(piece.op);
-        Entry {
-            work: Work::Read,
-            fd: op.raw_fd(),
-            start: op.address(piece),
-            len: u32::try_from(piece.end - piece.from).expect("a piece is at most one chunk"),
-            offset: op.offset_of(piece.from),
-            user_data: 0,
         }
     }
 
@@ -198,7 +179,7 @@ impl RingQueue {
                 self.fail_piece(&piece, error);
             }
             Verdict::Overlong => {
-                let error = overlong(op.file(), op.offset_of(piece.from), asked.len, result);
+                let error = op.overlong(&piece, result);
                 self.lane.spoil();
                 self.fail_piece(&piece, error);
             }
@@ -263,11 +244,7 @@ impl Drop for RingQueue {
                 }
             }
         }
+        self.await_errands();
         self.end_batch();
     }
-}
-
-fn overlong(file: &OsFile, at: u64, len: usize, result: i32) -> Error {
-    let message = format!("the ring claims {result} bytes for a read of {len}");
-    Error::new(ErrorKind::Other, "read", file.path(), message).at(at)
 }

@@ -25,9 +25,9 @@ use crate::{Access, Buffer, IoQueue, RandomAccessFile, Request, Result};
 
 mod asking;
 mod direct_writes;
+mod errands;
 mod faults;
 mod limits;
-mod lost;
 mod merged;
 mod nowait;
 mod writes;
@@ -105,6 +105,16 @@ impl Bench {
         entries: usize,
         make: impl Fn(ScriptedRing) -> ScriptedRing + Send + Sync + 'static,
     ) -> Arc<Shared> {
+        Arc::new(self.shared_values(write_path, rings, entries, make))
+    }
+
+    fn shared_values(
+        &self,
+        write_path: WritePath,
+        rings: usize,
+        entries: usize,
+        make: impl Fn(ScriptedRing) -> ScriptedRing + Send + Sync + 'static,
+    ) -> Shared {
         let seen = Arc::clone(&self.seen);
         let make = move || {
             let ring = make(ScriptedRing::new(entries).seen_by(&seen));
@@ -112,7 +122,7 @@ impl Bench {
         };
         let pool = Pool::new(rings, None, Box::new(make)).unwrap();
         let (os, breaker) = (Arc::clone(&self.os), Breaker::default());
-        Arc::new(Shared {
+        Shared {
             os,
             pool,
             asking: None,
@@ -122,7 +132,8 @@ impl Bench {
             write_path,
             registered: None,
             merging: UNMERGED,
-        })
+            reactor: None,
+        }
     }
 
     fn count(&self, count: Count) -> u64 {

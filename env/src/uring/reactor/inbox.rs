@@ -59,17 +59,23 @@ impl<T, B: Bell> Inbox<T, B> {
 
     /// Queues an item, or gives it back if the inbox is closed.
     pub(crate) fn push(&self, item: T) -> Result<(), T> {
+        self.push_all([item]).pop().map_or(Ok(()), Err)
+    }
+
+    /// Queues items, ringing at most once, or gives them back if the inbox is closed.
+    pub(crate) fn push_all(&self, items: impl IntoIterator<Item = T>) -> Vec<T> {
         let mut state = self.state.lock();
         if !state.open {
-            return Err(item);
+            drop(state);
+            return items.into_iter().collect();
         }
-        state.queue.push_back(item);
+        state.queue.extend(items);
         let wake = std::mem::take(&mut state.asleep);
         drop(state);
         if wake {
             self.bell.ring();
         }
-        Ok(())
+        Vec::new()
     }
 
     /// Takes the oldest item. For the reactor, which is awake then.

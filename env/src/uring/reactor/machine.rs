@@ -2,15 +2,19 @@
 //!
 //! One turn takes what is queued as far as the ring has room, enters the kernel once for all of
 //! it, and settles what has completed. It never waits: not for a device, and not for an owner. A
-//! block that did not go through whole goes back to its owner, who writes it with a plain call.
+//! block that did not go through whole goes back to its owner, who writes it with a plain call, and
+//! so does a read.
 //!
 //! Invariants:
-//! * The memory of a block in flight belongs to `jobs` and is touched by nobody. A machine that
-//!   goes away with blocks in flight leaks their memory, unwinding included.
+//! * The memory of a block in flight belongs to `jobs`, that of a read to `errands`, and is touched
+//!   by nobody. A machine that goes away with any of them in flight leaks their memory, unwinding
+//!   included.
 //! * All completions of a turn are out of flight before the first is judged.
 
+use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 
+use super::errand::{Errand, Task};
 use super::inbox::{Bell, Inbox};
 use super::stream::{Block, EarlySync, Sequel, Stream};
 use super::{MakeRing, SetupError};
@@ -19,9 +23,12 @@ use crate::os_file::Os;
 use crate::sync::Arc;
 use crate::uring::breaker::Breaker;
 use crate::uring::flight::{Flight, Tally, Turn, Want};
+use crate::uring::op::Piece;
 use crate::uring::ring::{Completed, Entry, Work};
 use crate::uring::slots::Slots;
-use crate::uring::verdict::{Written, judge_write, never_ran, retried, strains_the_breaker};
+use crate::uring::verdict::{
+    Verdict, Written, judge, judge_write, never_ran, retried, strains_the_breaker,
+};
 use crate::{Error, ErrorKind};
 
 /// What the reactor counts in.
@@ -39,6 +46,8 @@ const HINT_LEN: u64 = 1 << 30;
 #[derive(Debug)]
 enum Job {
     Write(Block),
+    /// A piece of the errand in `errands` that it names.
+    Read(Piece),
     /// A hint for a range of the file, which is kept open for it.
     StartWriteBack {
         _file: Arc<Stream>,
@@ -54,6 +63,9 @@ pub(crate) struct Machine {
     /// `None` when there is no ring any more, and none could be made.
     flight: Option<Flight>,
     jobs: Slots<Job>,
+    errands: Slots<Errand>,
+    /// Pieces of errands that go to the ring next.
+    pieces: VecDeque<Piece>,
     completed: Vec<Completed>,
     /// Jobs that left the ring, with their results, until they are judged.
     answered: Vec<(Job, i32)>,
@@ -76,6 +88,8 @@ impl Machine {
             make,
             flight: Some(Flight::new(ring, TALLY)),
             jobs: Slots::default(),
+            errands: Slots::default(),
+            pieces: VecDeque::new(),
             completed: Vec::new(),
             answered: Vec::new(),
             #[cfg(test)]
@@ -98,17 +112,28 @@ impl Machine {
         self.flight.as_ref().is_some_and(Flight::has_offers)
     }
 
+    /// Whether another turn would give the ring something, whatever is handed over.
+    pub(crate) fn can_go_on(&self) -> bool {
+        self.has_room() && !self.pieces.is_empty()
+    }
+
     /// Whether it is of no use any more.
     pub(crate) fn is_off(&self) -> bool {
         self.flight.is_none()
     }
 
     /// One turn.
-    pub(crate) fn turn<B: Bell>(&mut self, inbox: &Inbox<Block, B>) {
-        while self.has_room()
-            && let Some(block) = inbox.pop()
-        {
-            self.push_block(block);
+    pub(crate) fn turn<B: Bell>(&mut self, inbox: &Inbox<Task, B>) {
+        while self.has_room() {
+            if let Some(piece) = self.pieces.pop_front() {
+                self.push_piece(piece);
+                continue;
+            }
+            match inbox.pop() {
+                Some(Task::Write(block)) => self.push_block(block),
+                Some(Task::Read(errand)) => self.begin(errand),
+                None => break,
+            }
         }
         self.enter(Want::Ready);
         // Hints that the completions gave rise to: none may be left here while the thread waits for
@@ -146,6 +171,26 @@ impl Machine {
         self.os.counters.bump(Count::ReactorWrites);
     }
 
+    /// Cuts an errand into pieces, which go next.
+    fn begin(&mut self, errand: Errand) {
+        let from = errand.from;
+        let key = self.errands.insert(errand);
+        let errand = self.errands.get_mut(key).expect("just put there");
+        self.pieces.extend(errand.op().cut(key, from));
+    }
+
+    /// Pushes a piece of an errand. The ring has room.
+    fn push_piece(&mut self, piece: Piece) {
+        let errand = self.errands.get_mut(piece.op).expect("errands last as long as their pieces");
+        let mut entry = errand.op().entry(&piece);
+        if self.os.wants_fixed() && !self.knows(&entry) {
+            self.os.counters.bump(Count::FixedRefused);
+        }
+        entry.user_data = self.jobs.insert(Job::Read(piece));
+        self.push(entry);
+        self.os.counters.bump(Count::ReactorReads);
+    }
+
     /// Starts write-back of a finished range: a hint. The ring has room.
     fn push_hint(&mut self, stream: Arc<Stream>, (offset, len): (u64, u64)) {
         let fd = stream.file().fd().as_raw_fd();
@@ -174,9 +219,11 @@ impl Machine {
         self.os.counters.add(Count::FixedUsed, u64::from(self.knows(&entry)));
         let flight = self.flight.as_mut().expect("there was room");
         // SAFETY: an entry names no memory, or that of a block which is in `self.jobs` under the
-        // entry's tag. Nobody changes it there, and it leaves only when its completion was drained,
-        // or was taken back unseen by the kernel; `abandon` and `drop`, the ways out without
-        // a completion, leak it. The address is on the heap, however the block moves.
+        // entry's tag, or that of an operation in `self.errands` with this piece outstanding.
+        // Nobody touches it there, and it leaves only when its completion was drained, or was taken
+        // back unseen by the kernel; `abandon` and `drop`, the ways out without a completion, leak
+        // it, and so does an errand that is dropped with pieces outstanding. The address is on the
+        // heap, however the block or operation moves.
         unsafe { flight.push(entry, &self.os.counters) }
     }
 
@@ -200,6 +247,7 @@ impl Machine {
             }
             match job {
                 Job::Write(block) => self.judge(block, result),
+                Job::Read(piece) => self.judge_read(piece, result),
                 Job::StartWriteBack { .. } if result < 0 => {
                     self.os.counters.bump(Count::RangeFlushFailed);
                 }
@@ -271,6 +319,50 @@ impl Machine {
         }
     }
 
+    /// A read that brings nothing new comes back to its owner, and a plain read decides.
+    fn judge_read(&mut self, mut piece: Piece, result: i32) {
+        let key = piece.op;
+        let counters = &self.os.counters;
+        let op = self.errands.get_mut(key).expect("errands last as long as their pieces").op();
+        let verdict = judge(op.asked(&piece), result);
+        match verdict {
+            Verdict::Done | Verdict::Partly(_) => self.breaker.good(),
+            Verdict::Nothing | Verdict::Medium(_) | Verdict::Failed(_) => {}
+            Verdict::Passing(errno) => counters.bump(retried(errno)),
+            Verdict::Unsupported => op.file().latch_unsupported(),
+            Verdict::Overlong => {
+                let error = op.overlong(&piece, result);
+                op.piece_failed(error);
+            }
+        }
+        if matches!(verdict, Verdict::Partly(_) | Verdict::Nothing) {
+            counters.bump(Count::ShortReads);
+        }
+        match verdict {
+            Verdict::Partly(got) if op.advance(&mut piece, got) => {
+                return self.pieces.push_front(piece);
+            }
+            Verdict::Done => op.piece_done(),
+            Verdict::Overlong => {
+                if let Some(flight) = &mut self.flight {
+                    flight.spoil();
+                }
+            }
+            _ => op.piece_left(&piece),
+        }
+        if matches!(verdict, Verdict::Passing(errno) if strains_the_breaker(errno)) {
+            self.fault();
+        }
+        self.settle(key);
+    }
+
+    /// Sends an errand of which nothing is outstanding back to its owner.
+    fn settle(&mut self, key: u64) {
+        if self.errands.get_mut(key).is_some_and(|errand| errand.op().is_idle()) {
+            drop(self.errands.remove(key));
+        }
+    }
+
     fn fault(&self) {
         if self.breaker.fault() {
             self.os.counters.bump(Count::BreakerOpened);
@@ -283,6 +375,12 @@ impl Machine {
             Job::Write(block) => {
                 self.fault();
                 block.give_back(0, false);
+            }
+            Job::Read(piece) => {
+                self.fault();
+                let errand = self.errands.get_mut(piece.op);
+                errand.expect("errands last as long as their pieces").op().piece_left(&piece);
+                self.settle(piece.op);
             }
             Job::StartWriteBack { .. } => self.os.counters.bump(Count::RangeFlushFailed),
             Job::Sync(sync) => {
@@ -302,6 +400,8 @@ impl Machine {
 
     /// What is in flight has no answer: its memory is leaked and its owners are told.
     fn leak_jobs(&mut self) {
+        self.pieces.clear();
+        self.errands.keys().into_iter().for_each(|key| drop(self.errands.remove(key)));
         for key in self.jobs.keys() {
             if let Some(Job::Write(block)) = self.jobs.remove(key) {
                 block.leak();
@@ -310,12 +410,15 @@ impl Machine {
     }
 
     /// Puts another ring in the place of one that is out of use and empty; if there is none to be
-    /// had the machine is off.
+    /// had the machine is off, and reads that were to go on come back.
     fn replace_spent(&mut self) {
         if self.flight.as_ref().is_some_and(|f| f.is_spoiled() && f.in_flight() == 0) {
             self.os.counters.bump(Count::RingRetired);
             self.flight = None;
             self.flight = (self.make)().ok().map(|ring| Flight::new(ring, TALLY));
+            if self.is_off() {
+                self.leak_jobs();
+            }
         }
     }
 }

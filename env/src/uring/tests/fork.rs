@@ -104,6 +104,47 @@ fn a_child_reads_by_plain_calls_and_leaves_the_parents_ring_alone() {
     assert_eq!(report.counter("ring_retired"), 0, "{report}");
 }
 
+/// LIFE-01: neither the reactor nor what it reads is in the child.
+#[test]
+fn a_child_of_a_queue_with_reads_at_the_reactor_makes_them_again() {
+    if refused() {
+        return;
+    }
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 100 * LEN);
+    let env = IoUringEnv::builder().rings(1).direct_reads(true).build().unwrap();
+    let file = env.open(&path, Access::Random).unwrap();
+    let ranges = long_ranges();
+    let holder = env.shared.pool.take().unwrap();
+    let mut queue = env.queue();
+    for (tag, request) in requests(&file, &ranges).into_iter().enumerate() {
+        queue.push(tag as u64, request);
+    }
+    let handed_over = env.report().counter("reactor_reads");
+    let before = env.report();
+    let finish = |queue: &mut Box<dyn IoQueue>| {
+        let mut popped = 0;
+        while let Some(completion) = queue.pop() {
+            let (offset, len) = ranges[usize::try_from(completion.tag).unwrap()];
+            assert!(*completion.result.unwrap() == bytes(offset, len)[..]);
+            popped += 1;
+        }
+        assert_eq!(popped, ranges.len());
+    };
+    let child = fork(|| {
+        finish(&mut queue);
+        let since = env.report().since(&before);
+        assert_eq!((since.counter("ring_enters"), since.counter("reactor_reads")), (0, 0));
+        assert!(since.counter("fallback_preads") >= ranges.len() as u64 / 2, "{since}");
+    });
+    finish(&mut queue);
+    assert_ends_well(child);
+    env.shared.pool.give_back(holder);
+    let report = env.report();
+    assert!(report.counter("reactor_reads") > handed_over.max(50), "{report}");
+    assert_eq!(report.counter("fallback_preads"), 0, "{report}");
+}
+
 /// LIFE-01, URING-37: the pages that the kernel knows stay the parent's.
 #[test]
 fn a_child_has_a_copy_of_registered_memory_and_the_parent_goes_on_with_its_own() {

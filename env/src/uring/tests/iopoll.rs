@@ -45,6 +45,7 @@ fn a_device_that_will_not_be_asked_is_read_right_and_left_alone_from_then_on() {
         write_path: WritePath::Auto,
         registered: None,
         merging: plain.merging,
+        reactor: None,
     });
     let file = env.open(&path, Access::Random).unwrap();
     OsFile::of(&*file).unwrap().device().pretend_to_poll();

@@ -203,7 +203,7 @@ fn a_full_device_leaves_a_prefix_by_every_way_of_writing() {
     let Ok(file) = std::fs::OpenOptions::new().write(true).open(full) else { return };
     for path in [WritePath::Auto, WritePath::Reactor] {
         let env = env(path);
-        let Some(reactor) = env.writes.reactor_for_tests() else { continue };
+        let Some(reactor) = env.writes.reactor() else { continue };
         let shared = crate::posix::writable::Shared::new(
             env.posix.os(),
             full,

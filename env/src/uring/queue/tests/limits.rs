@@ -256,6 +256,7 @@ fn a_ring_that_cannot_be_replaced_costs_depth_and_no_reads() {
         write_path: WritePath::Auto,
         registered: None,
         merging: UNMERGED,
+        reactor: None,
     });
     for _ in 0..3 {
         let ranges = pages(64);

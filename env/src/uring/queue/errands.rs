@@ -1,0 +1,148 @@
+//! Direct reads without a ring of the queue's own. One after another they would take as long as
+//! the device is far away, so they go to the reactor's ring, together; where there is no reactor
+//! the queue waits a little for a ring that comes back. Reads through the page cache need neither:
+//! the kernel is told of them, and plain calls find them there.
+
+use std::time::Duration;
+
+use super::RingQueue;
+use crate::Request;
+use crate::counters::Count;
+use crate::os_file::Os;
+use crate::sync::Arc;
+use crate::uring::op::Piece;
+use crate::uring::reactor::{Errand, Mailbox, Reactor};
+use crate::uring::slots::Slots;
+
+/// How long a queue waits for a ring, once in a batch: a few reads of a slow disk.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// A request whose operation is with the reactor, should it have to be begun again.
+#[derive(Debug)]
+struct Out {
+    tag: u64,
+    request: Request,
+    /// Memory of the operation.
+    bytes: usize,
+}
+
+/// What one queue has with the reactor.
+#[derive(Debug)]
+pub(super) struct Errands {
+    mailbox: Arc<Mailbox>,
+    out: Slots<Out>,
+    count: usize,
+    /// Waiting for a ring was in vain in this batch.
+    waited: bool,
+}
+
+impl Errands {
+    pub(super) fn new(os: &Arc<Os>) -> Self {
+        Self { mailbox: Mailbox::new(os), out: Slots::default(), count: 0, waited: false }
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn end_batch(&mut self) {
+        self.waited = false;
+    }
+}
+
+impl RingQueue {
+    /// Waits for a ring if direct reads are staged that nobody else would do together; false if
+    /// none is held after that.
+    pub(super) fn wait_for_ring(&mut self) -> bool {
+        if self.errands.waited || self.reactor().is_some() || !self.shared.pool.is_ours() {
+            return false;
+        }
+        let (ops, mut staged) = (&mut self.ops, self.staged.iter());
+        let is_direct =
+            |piece: &Piece| ops.get_mut(piece.op).is_some_and(|op| op.file().direct().is_some());
+        if !staged.any(is_direct) {
+            return false;
+        }
+        let got = self.lane.open_within(PATIENCE);
+        self.errands.waited = !got;
+        let count = if got { Count::RingWaits } else { Count::RingWaitsInVain };
+        self.shared.os.counters.bump(count);
+        got
+    }
+
+    /// The reactor, if it takes reads now.
+    fn reactor(&self) -> Option<&Arc<Reactor>> {
+        self.shared.reactor.as_ref().filter(|reactor| reactor.takes())
+    }
+
+    /// Finds another way for everything staged: there is no ring.
+    pub(super) fn read_without_ring(&mut self) {
+        self.without_ring = true;
+        self.shared.os.counters.bump(Count::PoolEmpty);
+        let reactor = self.reactor().cloned();
+        let mut errands = Vec::new();
+        let pieces: Vec<Piece> = self.staged.drain(..).collect();
+        for piece in &pieces {
+            let op = self.op(piece.op);
+            op.piece_left(piece);
+            let direct = op.file().direct().is_some();
+            if reactor.is_some() && direct && op.is_idle() && op.has_rest() {
+                errands.push(self.send_out(piece.op));
+            } else {
+                self.settle(piece.op, true);
+            }
+        }
+        if let Some(reactor) = reactor {
+            reactor.read(errands);
+        }
+    }
+
+    fn send_out(&mut self, key: u64) -> Errand {
+        let op = self.ops.remove(key).expect("just looked at");
+        let out = Out { tag: op.tag, request: op.request(), bytes: op.memory_len() };
+        self.errands.count += 1;
+        Errand::new(op, self.errands.out.insert(out), &self.errands.mailbox)
+    }
+
+    /// Takes what came back from the reactor, waiting for something if `wait`; false if nothing
+    /// was out.
+    pub(super) fn collect_errands(&mut self, wait: bool) -> bool {
+        if self.errands.are_none() {
+            return false;
+        }
+        if !self.shared.pool.is_ours() {
+            self.begin_errands_again();
+            return true;
+        }
+        let mailbox = &self.errands.mailbox;
+        let back = if wait { mailbox.wait() } else { mailbox.take() };
+        for (out, op) in back {
+            self.errands.out.remove(out).expect("an errand comes back once");
+            self.errands.count -= 1;
+            let key = self.ops.insert(op);
+            self.settle(key, true);
+        }
+        true
+    }
+
+    /// In a forked child, which has neither the reactor nor what it has read; the lock of the
+    /// mailbox may have been held when the process was copied.
+    fn begin_errands_again(&mut self) {
+        self.errands.count = 0;
+        for key in self.errands.out.keys() {
+            let Out { tag, request, bytes } = self.errands.out.remove(key).expect("just listed");
+            self.held -= 1;
+            self.held_bytes -= bytes;
+            self.issue(tag, request);
+        }
+    }
+
+    /// Waits until nothing of this queue is with the reactor any more, unless that may take for
+    /// ever.
+    pub(super) fn await_errands(&mut self) {
+        let gave_up = self.shared.reactor.as_ref().is_none_or(|reactor| reactor.gave_up());
+        while !self.errands.are_none() && self.shared.pool.is_ours() && !gave_up {
+            self.errands.count -= self.errands.mailbox.wait().len();
+        }
+    }
+}

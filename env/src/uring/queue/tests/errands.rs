@@ -1,0 +1,223 @@
+//! Direct reads that find no free ring: the reactor reads them, or a ring is waited for.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::*;
+use crate::uring::reactor::{EventBell, Reactor};
+use crate::uring::scripted::Entered;
+
+const PAGES: usize = 32;
+const PAGE: usize = 4096;
+
+/// A direct file of known bytes, which is known to do NOWAIT reads.
+fn direct(bench: &Bench) -> Option<Arc<dyn RandomAccessFile>> {
+    std::fs::write(bench.path("t"), bytes(0, PAGES * PAGE)).unwrap();
+    let file = OsFile::open(&bench.os, &bench.path("t"), Access::Random, true);
+    // What a refusal must look like is asserted where direct reads are.
+    let file = file.ok()?;
+    let mut page = bench.os.take_direct(PAGE);
+    file.read_nowait(page.as_mut_slice(), 0, &bench.os.counters);
+    assert_eq!(file.nowait_latch(), Latch::Works);
+    Some(Arc::new(file))
+}
+
+fn pages() -> Vec<(u64, usize)> {
+    (0..PAGES).map(|page| ((page * PAGE) as u64, PAGE)).collect()
+}
+
+/// An environment of one ring, and a reactor whose rings `make` gives.
+fn with_reactor(
+    bench: &Bench,
+    make: impl Fn(ScriptedRing) -> ScriptedRing + Send + 'static,
+) -> Arc<Shared> {
+    let mut shared = bench.shared_values(WritePath::Auto, 1, 64, |ring| ring);
+    let seen = Arc::clone(&bench.seen);
+    let make = move |bell: &EventBell| {
+        let bell = bell.fd().try_clone_to_owned().unwrap();
+        let ring = ScriptedRing::new(64).seen_by(&seen).ringing(move || {
+            rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+        });
+        Ok(make(ring))
+    };
+    let reactor = Reactor::start(&shared.os, &shared.breaker, 1 << 20, make).unwrap();
+    shared.reactor = Some(reactor);
+    Arc::new(shared)
+}
+
+/// Reads all pages while somebody else has the only ring, and checks the bytes.
+fn read_all_without_ring(shared: &Arc<Shared>, file: &Arc<dyn RandomAccessFile>) {
+    let taken = shared.pool.take().unwrap();
+    let ranges = pages();
+    assert_right(&read_all(shared, file, &ranges), &ranges);
+    shared.pool.give_back(taken);
+}
+
+/// URING-27
+#[test]
+fn direct_reads_that_find_no_ring_are_in_the_reactors_together() {
+    let bench = Bench::new();
+    let Some(file) = direct(&bench) else { return };
+    // Nothing completes before all are in flight, so one after another would never end.
+    let seen = Arc::clone(&bench.seen);
+    let shared = with_reactor(&bench, move |ring| {
+        let seen = Arc::clone(&seen);
+        ring.while_open(move || seen.lock().entries.len() >= PAGES)
+    });
+    read_all_without_ring(&shared, &file);
+    assert_eq!(bench.count(Count::ReactorReads), PAGES as u64);
+    assert_eq!(bench.count(Count::ReactorInFlightPeak), PAGES as u64);
+    assert_eq!((bench.count(Count::RingReads), bench.count(Count::FallbackPreads)), (0, 0));
+    assert!(bench.count(Count::PoolEmpty) > 0);
+    // With a ring of its own the queue leaves the reactor alone.
+    let ranges = pages();
+    assert_right(&read_all(&shared, &file, &ranges), &ranges);
+    assert_eq!(bench.count(Count::ReactorReads), PAGES as u64);
+    assert_eq!(bench.count(Count::RingReads), PAGES as u64);
+}
+
+/// URING-27: through the page cache plain calls find what the kernel was told of.
+#[test]
+fn reads_through_the_page_cache_that_find_no_ring_leave_the_reactor_alone() {
+    let bench = Bench::new();
+    let file = bench.latched("t", PAGES * PAGE);
+    let shared = with_reactor(&bench, |ring| ring);
+    read_all_without_ring(&shared, &file);
+    assert_eq!(bench.count(Count::ReactorReads), 0);
+    assert_eq!(bench.count(Count::FallbackPreads), PAGES as u64);
+}
+
+/// URING-01, URING-02
+#[test]
+fn what_the_reactor_fails_to_read_is_decided_by_a_plain_read() {
+    for (answer, left) in [
+        (Answer::Fail(libc::ECANCELED), 1),
+        (Answer::Fail(libc::EIO), 1),
+        (Answer::Fail(libc::EBADF), 1),
+        (Answer::Bytes(0), 1),
+        (Answer::Bytes(1000), 0),
+        (Answer::StaleFirst, 0),
+    ] {
+        let bench = Bench::new();
+        let Some(file) = direct(&bench) else { return };
+        let shared = with_reactor(&bench, move |ring| {
+            ring.answering(move |nth, _| if nth == 17 { answer } else { Answer::Whole })
+        });
+        read_all_without_ring(&shared, &file);
+        assert_eq!(bench.count(Count::FallbackPreads), left, "{answer:?}");
+        let again = u64::from(answer == Answer::Bytes(1000));
+        assert_eq!(bench.count(Count::ReactorReads), PAGES as u64 + again, "{answer:?}");
+    }
+}
+
+#[test]
+fn more_bytes_than_asked_for_fail_one_read_of_the_reactor() {
+    let bench = Bench::new();
+    let Some(file) = direct(&bench) else { return };
+    let shared = with_reactor(&bench, |ring| {
+        ring.answering(|nth, _| if nth == 17 { Answer::Over } else { Answer::Whole })
+    });
+    let taken = shared.pool.take().unwrap();
+    let results = read_all(&shared, &file, &pages());
+    shared.pool.give_back(taken);
+    let failed: Vec<usize> = (0..PAGES).filter(|n| results[*n].is_err()).collect();
+    assert_eq!(failed, [17]);
+    assert_eq!(bench.count(Count::RingRetired), 1);
+}
+
+/// URING-14
+#[test]
+fn reads_with_a_reactor_that_panics_are_made_again_in_other_memory() {
+    let bench = Bench::new();
+    let Some(file) = direct(&bench) else { return };
+    // It panics with all of them in its ring.
+    let seen = Arc::clone(&bench.seen);
+    let shared = with_reactor(&bench, move |ring| {
+        let seen = Arc::clone(&seen);
+        ring.while_open(|| false).entering(move |_| {
+            if seen.lock().entries.len() >= PAGES { Entered::Panic } else { Entered::All }
+        })
+    });
+    read_all_without_ring(&shared, &file);
+    assert_eq!(bench.count(Count::FallbackPreads), PAGES as u64);
+    assert!(!shared.reactor.as_ref().unwrap().is_alive());
+    // From now on a ring is waited for.
+    read_all_without_ring(&shared, &file);
+    assert_eq!(bench.count(Count::RingWaitsInVain), 1);
+}
+
+/// URING-13
+#[test]
+fn a_queue_that_is_dropped_waits_for_its_reads_with_the_reactor() {
+    let bench = Bench::new();
+    let Some(file) = direct(&bench) else { return };
+    let door = Arc::new(AtomicBool::new(false));
+    let (inner, seen) = (Arc::clone(&door), Arc::clone(&bench.seen));
+    let shared = with_reactor(&bench, move |ring| {
+        let door = Arc::clone(&inner);
+        ring.while_open(move || door.load(Ordering::SeqCst))
+    });
+    let taken = shared.pool.take().unwrap();
+    let mut queue = RingQueue::new(&shared);
+    for (tag, (offset, len)) in pages().into_iter().enumerate() {
+        queue.push(tag as u64, read(&file, offset, len));
+    }
+    let dropped = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while seen.lock().entries.len() < PAGES {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!dropped.load(Ordering::SeqCst), "it went before its reads were done");
+            door.store(true, Ordering::SeqCst);
+            // The ring is asked again whenever something is handed over.
+            let reactor = shared.reactor.as_ref().unwrap();
+            while !dropped.load(Ordering::SeqCst) {
+                reactor.nudge();
+                std::thread::yield_now();
+            }
+        });
+        drop(queue);
+        dropped.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(Arc::strong_count(&file), 1, "nothing is held by anybody");
+    shared.pool.give_back(taken);
+}
+
+/// URING-27
+#[test]
+fn without_a_reactor_a_ring_that_comes_back_in_time_is_waited_for() {
+    let bench = Bench::new();
+    let Some(file) = direct(&bench) else { return };
+    let shared = bench.shared(1, |ring| ring);
+    let ranges = pages();
+    let mut rounds = 0;
+    while bench.count(Count::RingWaits) == 0 {
+        rounds += 1;
+        assert!(rounds <= 100, "no wait was ever in time");
+        let taken = shared.pool.take().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while shared.pool.waiting() == 0 {
+                    std::thread::yield_now();
+                }
+                shared.pool.give_back(taken);
+            });
+            assert_right(&read_all(&shared, &file, &ranges), &ranges);
+        });
+    }
+    assert!(bench.count(Count::RingReads) >= PAGES as u64);
+}
+
+/// URING-27: who has all the rings himself waits once in a batch, and reads all the same.
+#[test]
+fn without_a_reactor_the_wait_for_a_ring_has_an_end() {
+    let bench = Bench::new();
+    let Some(file) = direct(&bench) else { return };
+    let shared = bench.shared(1, |ring| ring);
+    read_all_without_ring(&shared, &file);
+    assert_eq!((bench.count(Count::RingWaits), bench.count(Count::RingWaitsInVain)), (0, 1));
+    assert_eq!(bench.count(Count::FallbackPreads), PAGES as u64);
+    assert_eq!(shared.pool.waiting(), 0);
+}

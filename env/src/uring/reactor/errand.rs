@@ -1,0 +1,116 @@
+//! Reads that the reactor does for a queue which found no free ring, and how they come back.
+//!
+//! An errand owns its operation, memory and file included, from the moment it is handed over. It
+//! is dropped when nothing of it is left to do for the reactor, for whatever reason, and that is
+//! what sends the operation back: the queue reads by plain calls what it still lacks. So no queue
+//! waits for what nobody has.
+
+use std::mem;
+
+use super::stream::{Block, Stream};
+use crate::os_file::Os;
+use crate::sync::{Arc, Condvar, Mutex};
+use crate::uring::op::Op;
+
+/// What is handed to the reactor.
+#[derive(Debug)]
+pub(crate) enum Task {
+    Write(Block),
+    Read(Errand),
+}
+
+impl Task {
+    /// Whether it writes a block of that file.
+    pub(super) fn is_block_of(&self, stream: &Arc<Stream>) -> bool {
+        matches!(self, Self::Write(block) if Arc::ptr_eq(block.stream(), stream))
+    }
+
+    /// The reactor does nothing for it any more: its owner does.
+    pub(super) fn give_back(self) {
+        match self {
+            Self::Write(block) => block.give_back(0, false),
+            Self::Read(errand) => drop(errand),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Returned {
+    /// Under the keys that their owner gave them.
+    ops: Vec<(u64, Op)>,
+    owner_waits: bool,
+}
+
+/// Where the errands of one queue come back.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    os: Arc<Os>,
+    returned: Mutex<Returned>,
+    changed: Condvar,
+}
+
+impl Mailbox {
+    pub(crate) fn new(os: &Arc<Os>) -> Arc<Self> {
+        let (returned, changed) = Default::default();
+        Arc::new(Self { os: Arc::clone(os), returned, changed })
+    }
+
+    /// What has come back.
+    pub(crate) fn take(&self) -> Vec<(u64, Op)> {
+        mem::take(&mut self.returned.lock().ops)
+    }
+
+    /// The same, when something has. The owner must have an errand out.
+    pub(crate) fn wait(&self) -> Vec<(u64, Op)> {
+        let mut returned = self.returned.lock();
+        while returned.ops.is_empty() {
+            returned.owner_waits = true;
+            self.changed.wait(&mut returned);
+        }
+        mem::take(&mut returned.ops)
+    }
+
+    fn put(&self, key: u64, op: Op) {
+        let mut returned = self.returned.lock();
+        returned.ops.push((key, op));
+        let wake = mem::take(&mut returned.owner_waits);
+        drop(returned);
+        if wake {
+            self.changed.notify_one();
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Errand {
+    op: Option<Op>,
+    /// Where in the operation's memory reading begins.
+    pub(super) from: usize,
+    key: u64,
+    owner: Arc<Mailbox>,
+}
+
+impl Errand {
+    /// An errand for what an operation lacks. Nothing of the operation may be outstanding.
+    /// It comes back under `key`.
+    pub(crate) fn new(mut op: Op, key: u64, owner: &Arc<Mailbox>) -> Self {
+        let from = op.first_left();
+        Self { op: Some(op), from, key, owner: Arc::clone(owner) }
+    }
+
+    pub(super) fn op(&mut self) -> &mut Op {
+        self.op.as_mut().expect("it is there until the drop")
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        let mut op = self.op.take().expect("it is taken here only");
+        if !op.is_idle() {
+            // A ring that is given up may still write to the memory.
+            op.leak_memory(&self.owner.os);
+        }
+        self.owner.put(self.key, op);
+    }
+}
