@@ -1,13 +1,14 @@
 //! A real file system on a disk that fails or stalls: what fails is told, once and exactly, and
 //! what stalls holds nothing else up.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use treering::env::{
-    Access, Buffer, Env, ErrorKind, FileKind, IoUringEnv, RandomAccessFile, Request, WritePath,
-    read_batch,
+    Access, Buffer, Env, ErrorKind, FileKind, IoUringEnv, RandomAccessFile, RandomRwFile, Request,
+    WritePath, read_batch,
 };
 use treering::{
     CfOptions, Compression, Db, Durability, Error as DbError, Options, WriteBatch, WriteOptions,
@@ -173,6 +174,78 @@ fn write_errors_are_final(mounted: &Mounted, disk: &Control) {
             assert_eq!(next.finish().unwrap(), data.len() as u64, "another file");
         }
     }
+}
+
+/// A file in place past the page cache, whose pages `write_all` writes: one that was written once.
+fn open_in_place(env: &IoUringEnv, mounted: &Mounted) -> Arc<dyn RandomRwFile> {
+    let file = env.open_rw(&mounted.dir().join("in place")).unwrap();
+    file.write_all_at(&Buffer::zeroed(PAGES * PAGE), 0).unwrap();
+    file.sync().unwrap();
+    file
+}
+
+/// The page with the marker if it is one of `marked`.
+fn page_in_place(page: usize, marked: &Range<usize>) -> Buffer {
+    let mut data = Buffer::from(&bytes(page as u64, PAGE)[..]);
+    if marked.contains(&page) {
+        data.as_mut_slice()[..MARKER.len()].copy_from_slice(MARKER);
+    }
+    data
+}
+
+fn writes_of_all_pages(file: &Arc<dyn RandomRwFile>, marked: &Range<usize>) -> Vec<Request> {
+    let write = |page| Request::Write {
+        file: Arc::clone(file),
+        offset: (page * PAGE) as u64,
+        data: page_in_place(page, marked),
+    };
+    (0..PAGES).map(write).collect()
+}
+
+/// The pages lie side by side: the kernel joins them, and a bad one takes others with it.
+fn a_queued_write_to_a_bad_block_fails_alone(mounted: &Mounted, disk: &Control) {
+    let Some(env) = uring(|builder| builder.direct_rw(true)) else { return };
+    let (file, marked) = (open_in_place(&env, mounted), BAD..BAD + 1);
+    disk.set(Trouble::None, Trouble::Fail);
+    let results = read_batch(&env, writes_of_all_pages(&file, &marked));
+    disk.set(Trouble::None, Trouble::None);
+    for (page, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(_) => assert_ne!(page, BAD),
+            Err(error) => {
+                assert_eq!((page, error.errno(), error.op()), (BAD, Some(EIO), "write"));
+                assert_eq!(
+                    (error.path(), error.offset()),
+                    (file.path(), Some((BAD * PAGE) as u64))
+                );
+            }
+        }
+        let mut there = vec![0; PAGE];
+        file.read_exact_at(&mut there, (page * PAGE) as u64).unwrap();
+        assert!(page == BAD || there[..] == page_in_place(page, &marked)[..], "page {page}");
+    }
+    let report = env.report();
+    let peaks = ["ring_writes", "sqes_per_enter_peak"].map(|name| report.counter(name));
+    assert_eq!(peaks, [PAGES as u64; 2], "{report}");
+    file.sync().unwrap();
+}
+
+fn all_writes_of_a_submission_are_with_the_device_at_once(mounted: &Mounted, disk: &Control) {
+    let Some(env) = uring(|builder| builder.direct_rw(true)) else { return };
+    let file = open_in_place(&env, mounted);
+    let marked = 0..PAGES;
+    disk.set(Trouble::None, Trouble::Hold);
+    std::thread::scope(|scope| {
+        let written = scope.spawn(|| read_batch(&env, writes_of_all_pages(&file, &marked)));
+        disk.wait_until_some_are_held();
+        assert!(!written.is_finished(), "all pages are marked");
+        disk.set(Trouble::None, Trouble::None);
+        disk.release();
+        assert!(written.join().unwrap().iter().all(Result::is_ok));
+    });
+    let report = env.report();
+    let peaks = ["in_flight_peak", "sqes_per_enter_peak"].map(|name| report.counter(name));
+    assert_eq!(peaks, [PAGES as u64; 2], "{report}");
 }
 
 fn put_synced(db: &Db, number: u64, value: &[u8]) -> treering::Result<()> {
@@ -366,6 +439,7 @@ fn errors_of_an_ext4_disk_are_told_where_they_belong() {
     read_errors_are_their_own(&mounted, &disk);
     lookups_fail_alone(&mounted, &disk);
     write_errors_are_final(&mounted, &disk);
+    a_queued_write_to_a_bad_block_fails_alone(&mounted, &disk);
     a_failed_log_poisons(&mounted, &disk);
 }
 
@@ -376,6 +450,7 @@ fn errors_of_an_xfs_disk_are_told_where_they_belong() {
     read_errors_are_their_own(&mounted, &disk);
     lookups_fail_alone(&mounted, &disk);
     write_errors_are_final(&mounted, &disk);
+    a_queued_write_to_a_bad_block_fails_alone(&mounted, &disk);
     a_failed_log_poisons(&mounted, &disk);
 }
 
@@ -386,6 +461,7 @@ fn a_disk_that_stalls_holds_up_its_own_requests_only() {
     a_stalled_read_holds_nothing_else_up(&mounted, &disk);
     dropping_waits_for_a_stalled_read(&mounted, &disk);
     all_reads_of_a_window_are_with_the_device_at_once(&mounted, &disk);
+    all_writes_of_a_submission_are_with_the_device_at_once(&mounted, &disk);
     a_shutdown_does_not_wait_for_a_stalled_write(&mounted, &disk);
     readers_see_the_old_state_until_a_write_has_ended(&mounted, &disk);
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use treering::env::{
-    Access, BatchReads, Env, ErrorKind, IoUringEnv, PosixEnv, PosixEnvBuilder, WritePath,
-    conformance,
+    Access, BatchReads, Env, ErrorKind, IoUringEnv, IoUringEnvBuilder, PosixEnv, PosixEnvBuilder,
+    WritePath, conformance,
 };
 
 use crate::engine::{ColdDb, model_run};
@@ -52,7 +52,10 @@ fn whole_suite(mounted: &Mounted, traits: &Traits) {
     conforms(mounted, &posix(|builder| builder.batch_reads(BatchReads::Prefetch)));
     conforms(mounted, &posix(|builder| builder.mmap_reads(true)));
     if direct {
-        conforms(mounted, &posix(|builder| builder.direct_reads(true).direct_writes(true)));
+        let all = |builder: PosixEnvBuilder| {
+            builder.direct_reads(true).direct_writes(true).direct_rw(true)
+        };
+        conforms(mounted, &posix(all));
     }
     for path in [WritePath::Auto, WritePath::Reactor, WritePath::Caller] {
         let Some(env) = uring(|builder| builder.write_path(path)) else { return };
@@ -63,8 +66,13 @@ fn whole_suite(mounted: &Mounted, traits: &Traits) {
     }
     cold(mounted, traits, &uring(|builder| builder).unwrap());
     if direct {
-        let env = uring(|builder| builder.direct_reads(true).direct_writes(true)).unwrap();
-        conforms(mounted, &(Arc::new(env) as Arc<dyn Env>));
+        let all = |builder: IoUringEnvBuilder| {
+            builder.direct_reads(true).direct_writes(true).direct_rw(true)
+        };
+        let env = uring(all).unwrap();
+        conforms(mounted, &(Arc::new(env.clone()) as Arc<dyn Env>));
+        let report = env.report();
+        assert!(report.counter("ring_writes") > 0, "{report}");
         cold(mounted, traits, &uring(|builder| builder.direct_reads(true)).unwrap());
     }
 }

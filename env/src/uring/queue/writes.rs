@@ -177,10 +177,14 @@ impl RingWrites {
 
     fn push(&mut self, put: Put) {
         let fd = put.ours().fd().as_raw_fd();
+        let direct = put.ours().direct().is_some();
         let (start, offset) = (put.data.as_ptr().cast_mut(), put.offset);
         let len = u32::try_from(put.data.len()).expect("at most half a MiB");
         let user_data = self.in_ring.insert(put);
         let entry = Entry { work: Work::Write, fd, start, len, offset, user_data };
+        if direct && self.shared.os.wants_fixed() && !self.lane.knows(&entry) {
+            self.shared.os.counters.bump(Count::FixedRefused);
+        }
         // SAFETY: the memory belongs to the request in `self.in_ring` and nobody changes it there.
         // The request leaves when its completion was drained or it was taken back unseen by the
         // kernel; `abandon` and `drop`, the ways out without a completion, leak it, unless this is
