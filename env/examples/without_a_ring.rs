@@ -17,7 +17,7 @@ use treering_env::{
 const FILE: u64 = 256 << 20;
 const PAGE: usize = 4096;
 const BATCH: u64 = 64;
-const BATCHES: u64 = 50;
+const BATCHES: u32 = 50;
 
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
@@ -50,6 +50,7 @@ fn write(path: &Path) -> Result<()> {
     Ok(())
 }
 
+#[expect(clippy::print_stdout, reason = "a program for people to read")]
 fn measure(path: &Path, turns: usize) -> Result<()> {
     let mut times: [Vec<Duration>; 3] = Default::default();
     for turn in 0..turns {
@@ -61,7 +62,7 @@ fn measure(path: &Path, turns: usize) -> Result<()> {
     let own = median(&mut times[0]);
     for ((name, ..), times) in ARMS.iter().zip(&mut times) {
         let middle = median(times);
-        let us = |time: Duration| time.as_secs_f64() * 1e6 / BATCHES as f64;
+        let us = |time: Duration| time.as_secs_f64() * 1e6 / f64::from(BATCHES);
         let (least, most) = (us(times[0]), us(times[times.len() - 1]));
         let ratio = middle.as_secs_f64() / own.as_secs_f64();
         println!("{name:>20}: {:8.0} us a batch ({least:.0}..{most:.0}), {ratio:.2} x", us(middle));
@@ -90,7 +91,7 @@ fn run(path: &Path, arm: (&str, WritePath, bool, &str), seed: u64) -> Result<Dur
     let begun = Instant::now();
     for batch in 0..BATCHES {
         let mut queue = env.queue();
-        read(&mut *queue, &file, seed + batch * BATCH, BATCH);
+        read(&mut *queue, &file, seed + u64::from(batch) * BATCH, BATCH);
         let mut popped = 0;
         while let Some(completion) = queue.pop() {
             completion.result?;
@@ -101,7 +102,10 @@ fn run(path: &Path, arm: (&str, WritePath, bool, &str), seed: u64) -> Result<Dur
     let time = begun.elapsed();
     let moved = env.report().since(&before).counter(counter);
     // A few are left to the look that tells what the file can do, or lie next to each other.
-    assert!(moved >= BATCH * BATCHES * 9 / 10, "{name}: {counter} moved by {moved} only");
+    assert!(
+        moved >= BATCH * u64::from(BATCHES) * 9 / 10,
+        "{name}: {counter} moved by {moved} only"
+    );
     Ok(time)
 }
 
