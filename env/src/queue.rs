@@ -24,7 +24,9 @@ pub enum Request {
         file: Arc<dyn RandomRwFile>,
         /// Where the range starts, in bytes.
         offset: u64,
-        /// The bytes; given back in the completion.
+        /// The bytes; given back in the completion. Past the page cache their memory must be
+        /// aligned, as that of a buffer of at least 4096 bytes is: see
+        /// [`RandomRwFile::alignment`].
         data: Buffer,
     },
 }

@@ -1,6 +1,7 @@
-//! The io_uring environment: misses of batched reads go to a ring together, and blocks of tables
-//! are written by a thread that has a ring of its own, the reactor. Everything else is done as in
-//! the environment of plain system calls, which it holds inside.
+//! The io_uring environment: misses of batched reads go to a ring together, and so do batched writes
+//! to direct files in place; blocks of tables are written by a thread that has a ring of its own,
+//! the reactor. Everything else is done as in the environment of plain system calls, which it holds
+//! inside.
 //!
 //! A ring is used where it pays and nowhere else. A single read is a `pread` on the calling thread,
 //! since a ring at depth one loses. Appends to logs and syncs are made on the calling thread.

@@ -27,10 +27,9 @@ read too fast; every sector says which it is, and is looked at after every read.
 blocks written are read back. fio does not look at what it reads. Before each run the file is \
 dropped from the page cache.
 
-randread is direct unless --direct says otherwise. randwrite goes through the page cache: the \
-environment has no direct writes in place, and with --direct true its queue is left out. Writes \
-are synced after each run, outside its time, so without --direct they tell what the calls cost, \
-not what the device does.
+randread is direct unless --direct says otherwise; randwrite goes through the page cache. Writes \
+are synced after each run, outside its time, so without --direct true they tell what the calls \
+cost, not what the device does.
 
 The table shows medians over the repeats; the ratios are medians of the pairs of one repeat. CPU \
 is of all threads, the kernel's work for them included. `depth` is what was reached for each \

@@ -226,7 +226,7 @@ impl Engines {
         for runner in Runner::all(args) {
             let why = match runner.engine {
                 Engine::Queue => {
-                    let cases = cases.iter().filter(|case| runs_in(Engine::Queue, **case));
+                    let cases = cases.iter();
                     let mut made = cases.map(|case| engine::environment(*case, runner.variant));
                     made.find_map(Result::err).map(|why| why.to_string())
                 }
@@ -244,27 +244,8 @@ impl Engines {
                 None => engines.run.push(runner),
             }
         }
-        engines.note_queue_left_out(cases);
         engines
     }
-
-    /// Puts the cases that the queue cannot do among what is skipped.
-    fn note_queue_left_out(&mut self, cases: &[Case]) {
-        let can = |case: &Case| runs_in(Engine::Queue, *case);
-        let queue = self.run.iter().find(|runner| runner.engine == Engine::Queue).copied();
-        let Some(runner) = queue.filter(|_| !cases.iter().all(can)) else { return };
-        if !cases.iter().any(can) {
-            self.run.retain(|runner| runner.engine != Engine::Queue);
-        }
-        let why = "randwrite with --direct true: the environment writes in place through the page \
-                   cache only";
-        self.skipped.push(Skipped { runner: Runner::plain(runner.engine), why: why.to_owned() });
-    }
-}
-
-/// Whether an engine can do a case at all.
-fn runs_in(engine: Engine, case: Case) -> bool {
-    engine != Engine::Queue || case.workload == DeviceWorkload::RandRead || !case.direct
 }
 
 /// The combinations of the options, reads first: fio writes blocks that no read could be compared
@@ -410,9 +391,7 @@ fn all_turns(
         for repeat in 0..args.repeat {
             for turn in 0..count {
                 let runner = engines.run[(turn + repeat as usize) % count];
-                if runs_in(runner.engine, case) {
-                    run(case, runner, repeat)?;
-                }
+                run(case, runner, repeat)?;
             }
         }
     }
@@ -478,11 +457,8 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_does_no_direct_writes_and_what_it_does_is_no_deeper_than_its_peak() {
-        let mut case = cases(&parse("--workloads randwrite --direct true"))[0];
-        assert!(!runs_in(Engine::Queue, case) && runs_in(Engine::Pread, case));
-        case.direct = false;
-        assert!(runs_in(Engine::Queue, case));
+    fn what_the_queue_does_is_no_deeper_than_its_peak() {
+        let case = cases(&parse("--workloads randwrite --direct true"))[0];
         let measured = Measured {
             ops: 10,
             verified: 10,

@@ -82,7 +82,8 @@ pub(crate) fn environment(case: Case, variant: Variant) -> Result<IoUringEnv> {
         .ring_entries(case.depth.clamp(RING_ENTRIES.0, RING_ENTRIES.1))
         .max_in_flight(case.depth as usize)
         .direct_reads(case.direct)
-        // Writes in place reach a ring with this choice only.
+        .direct_rw(case.direct)
+        // Buffered writes in place reach a ring with this choice only.
         .write_path(if writes { WritePath::Reactor } else { WritePath::Caller });
     if variant.registered {
         builder = builder.fixed_buffers(REGISTERED);
