@@ -13,6 +13,10 @@ use parking_lot::Mutex;
 
 use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, How, Ring, Took, Work};
 
+pub(crate) use owed::{Owed, assert_leaked};
+
+mod owed;
+
 /// What happens to one entry that the ring took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -32,6 +36,9 @@ pub(crate) enum Answer {
     Twice,
     /// The completion is lost.
     Lost,
+    /// Nothing happens yet, nor does a completion ever come: what the kernel then does to the
+    /// memory, when even the ring is gone, is up to [`Owed`].
+    Never,
 }
 
 /// What one call of `enter` does.
@@ -59,6 +66,8 @@ pub(crate) struct Seen {
     pub(crate) waits: Vec<usize>,
     pub(crate) in_flight_peak: usize,
     pub(crate) rings_dropped: usize,
+    /// What rings that are gone had taken and not answered.
+    pub(crate) owed: Vec<Owed>,
 }
 
 type Answers = Box<dyn FnMut(usize, &Entry) -> Answer + Send>;
@@ -73,8 +82,10 @@ pub(crate) struct ScriptedRing {
     answers: Answers,
     entered: Entries,
     answered: usize,
-    /// Entries that never complete.
+    /// Entries whose completions are lost.
     lost: usize,
+    /// Entries that are never answered.
+    never: Vec<Entry>,
     reverse: bool,
     per_enter: usize,
     /// Rings when there is more to complete, as a kernel does when it has.
@@ -105,6 +116,7 @@ impl ScriptedRing {
             entered: Box::new(|_| Entered::All),
             answered: 0,
             lost: 0,
+            never: Vec::new(),
             reverse: false,
             per_enter: usize::MAX,
             bell: None,
@@ -182,6 +194,9 @@ impl ScriptedRing {
     }
 
     fn complete(&mut self, entry: Entry, answer: Answer) {
+        if answer == Answer::Never {
+            return self.never.push(entry);
+        }
         let want = match answer {
             Answer::Bytes(n) | Answer::FailAfter(n, _) => n.min(bytes_of(&entry)),
             Answer::Fail(_) => 0,
@@ -296,7 +311,8 @@ impl Ring for ScriptedRing {
             return false;
         }
         self.offered.push_back(entry);
-        let in_flight = self.offered.len() + self.taken.len() + self.visible.len();
+        let begun = self.taken.len() + self.visible.len() + self.never.len();
+        let in_flight = self.offered.len() + begun;
         assert!(in_flight <= 2 * self.capacity, "the completion side would overflow");
         let mut seen = self.seen.lock();
         let len = u32::try_from(bytes_of(&entry)).expect("an entry is at most 512 KiB");
@@ -320,7 +336,7 @@ impl Ring for ScriptedRing {
         let taken: Vec<Entry> = self.offered.drain(..take).collect();
         self.taken.extend(taken);
         let waits = take == offered && !matches!(entered, Entered::Fail(_));
-        let owed = self.taken.len() + self.visible.len() + self.lost;
+        let owed = self.taken.len() + self.visible.len() + self.lost + self.never.len();
         assert!(!waits || wait <= owed, "waits for completions that nobody owes");
         if wait > 0 {
             self.seen.lock().waits.push(wait);
@@ -349,7 +365,10 @@ impl Ring for ScriptedRing {
 
 impl Drop for ScriptedRing {
     fn drop(&mut self) {
-        self.seen.lock().rings_dropped += 1;
+        let unanswered = self.taken.iter().chain(&self.never);
+        let mut seen = self.seen.lock();
+        seen.rings_dropped += 1;
+        seen.owed.extend(unanswered.flat_map(Owed::by));
     }
 }
 

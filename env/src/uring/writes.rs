@@ -128,6 +128,13 @@ impl Writes {
         self.reactor.as_ref().is_none_or(|reactor| reactor.shut_down(patience))
     }
 
+    /// The write side of an environment that has this reactor.
+    #[cfg(test)]
+    pub(super) fn of(reactor: &Arc<Reactor>) -> Self {
+        let reactor = Some(Arc::clone(reactor));
+        Self { path: WritePath::Auto, early_sync: None, reactor, why_not: None }
+    }
+
     /// The reactor, if there is one.
     pub(super) fn reactor(&self) -> Option<Arc<Reactor>> {
         self.reactor.clone()

@@ -28,6 +28,7 @@ mod direct_writes;
 mod errands;
 mod faults;
 mod limits;
+mod lost;
 mod merged;
 mod nowait;
 mod writes;

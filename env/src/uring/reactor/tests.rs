@@ -14,9 +14,10 @@ use crate::posix::PosixEnv;
 use crate::posix::writable::TABLE_BUFFER as BLOCK;
 use crate::sys::KernelSys;
 use crate::sys::scripted::{Call, Fault, ScriptedSys, When};
-use crate::uring::scripted::{Answer, Entered, ScriptedRing, Seen};
+use crate::uring::scripted::{Answer, Entered, ScriptedRing, Seen, assert_leaked};
 use crate::{Error, ErrorKind, FileKind, Outcome, WritableFile};
 
+mod dying;
 mod early;
 mod faults;
 mod flow;

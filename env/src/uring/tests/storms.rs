@@ -113,6 +113,49 @@ fn reads_and_writes_survive_a_storm_of_signals() {
     assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
 }
 
+/// URING-08: ten thousand batches, most of which find pages that are not in the cache.
+#[test]
+fn ten_thousand_batches_of_cold_pages_survive_a_storm_of_signals() {
+    const NAME: &str = "ten_thousand_batches_of_cold_pages_survive_a_storm_of_signals";
+    const PAGES: u64 = 64;
+    const DEEP: u64 = 4;
+    if refused() {
+        return;
+    }
+    if role().is_none() {
+        let status = in_child(NAME, "alarm");
+        assert!(status.success(), "{status}");
+        return;
+    }
+    let dir = on_disk();
+    let path = cold_file(&dir, "read", usize::try_from(PAGES).unwrap() * 4096);
+    let cache = std::fs::File::open(&path).unwrap();
+    let env = IoUringEnv::builder().rings(1).merge_limit(0).write_path(WritePath::Caller);
+    let env = env.build().unwrap();
+    let file = env.open(&path, Access::Random).unwrap();
+    storm(libc::ITIMER_REAL, libc::SIGALRM, 20);
+    let mut batches = 0;
+    // A batch that finds its first page has no use for a ring. How many do is the kernel's affair.
+    let enough = |report: &EnvReport| report.counter("ring_reads") >= 10_000 * DEEP / 2 * soak();
+    until(&env, enough, || {
+        for _ in 0..10_000 / 16 * soak() {
+            rustix::fs::fadvise(cache.as_fd(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            for first in 0..PAGES / DEEP {
+                let page = |n: u64| ((first + n * PAGES / DEEP) * 4096, 4096);
+                let ranges: Vec<(u64, usize)> = (0..DEEP).map(page).collect();
+                assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+                batches += 1;
+            }
+        }
+    });
+    say_figures("batches", &[&env]);
+    let report = env.report();
+    assert!(batches >= 10_000 && SIGNALS.load(Ordering::Relaxed) > 100);
+    assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+    assert_eq!(report.counter("ring_retired") + report.counter("ring_stale"), 0, "{report}");
+    assert!(report.counter("nowait_miss") >= 5_000, "cold batches begin with a miss: {report}");
+}
+
 /// URING-16: a signal that waits for the reactor's thread would keep workers from starting. In a
 /// process of its own, where no thread of that name has only just begun.
 #[test]

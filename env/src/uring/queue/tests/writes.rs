@@ -7,11 +7,11 @@ use crate::{Env, ErrorKind, MemEnv, Outcome, RandomRwFile};
 
 const LEN: usize = 4096;
 
-fn open_rw(bench: &Bench) -> Arc<dyn RandomRwFile> {
+pub(super) fn open_rw(bench: &Bench) -> Arc<dyn RandomRwFile> {
     Arc::new(OsRwFile::open(&bench.os, &bench.path("rw"), false).unwrap())
 }
 
-fn data(n: u64) -> Buffer {
+pub(super) fn data(n: u64) -> Buffer {
     Buffer::from(&bytes(n * 7, LEN)[..])
 }
 

@@ -74,7 +74,7 @@ impl Running {
 }
 
 /// A test that hangs says so instead.
-fn within_a_minute(body: impl FnOnce() + Send + 'static) {
+pub(super) fn within_a_minute(body: impl FnOnce() + Send + 'static) {
     let (tell, told) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
         body();
@@ -159,30 +159,6 @@ fn owners_are_told_of_a_reactor_that_panics_and_go_on_without_it() {
             assert!(running.reactor.shut_down(Duration::from_mins(1)));
         });
     }
-}
-
-/// URING-14: while it delivers a result.
-#[test]
-fn a_machine_that_panics_over_a_result_settles_every_block() {
-    let mut bench = Bench::new(|ring| ring);
-    let mut files: Vec<_> = (0..13).map(|n| bench.table(&n.to_string())).collect();
-    for file in &mut files {
-        file.append(&blocks(4)).unwrap();
-    }
-    let mut judged = 0;
-    bench.machine.before_judging = Some(Box::new(move || {
-        judged += 1;
-        assert!(judged < 4, "the script says so");
-    }));
-    let (mut machine, inbox) = (bench.machine, Arc::clone(&bench.reactor.inbox));
-    let died = thread::spawn(move || machine.turn(&inbox));
-    assert!(died.join().is_err());
-    // Three blocks of one file were settled before; of each file something is lost.
-    for file in files {
-        let error = file.finish().unwrap_err();
-        assert_eq!(error.outcome(), Outcome::MaybeApplied);
-    }
-    assert_eq!(bench.reactor.budget.used(), 0);
 }
 
 #[test]
