@@ -27,6 +27,16 @@ pub fn deny_io_uring(errno: i32) {
 
 /// The same for any calls and either answer.
 pub(crate) fn filter_calls(numbers: &[libc::c_long], instead: Instead) {
+    install(numbers, instead, 0);
+}
+
+/// The same for all threads of the process, those that the kernel works with included.
+#[cfg(test)]
+pub(crate) fn filter_calls_of_the_process(numbers: &[libc::c_long], instead: Instead) {
+    install(numbers, instead, libc::SECCOMP_FILTER_FLAG_TSYNC);
+}
+
+fn install(numbers: &[libc::c_long], instead: Instead, flags: libc::c_ulong) {
     let op = |bits: u32| u16::try_from(bits).expect("an opcode has 16 bits");
     let step = |code, jf, k| libc::sock_filter { code: op(code), jt: 0, jf, k };
     let answer = |k| step(libc::BPF_RET | libc::BPF_K, 0, k);
@@ -48,7 +58,8 @@ pub(crate) fn filter_calls(numbers: &[libc::c_long], instead: Instead) {
     // points to live to the end of this function.
     let installed = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+        let mode = libc::SECCOMP_SET_MODE_FILTER;
+        libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program)
     };
     assert_eq!(installed, 0, "a seccomp filter: {}", std::io::Error::last_os_error());
 }

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::thread;
+use std::time::Duration;
 
 use super::kernel::Registered;
 use super::ring::{Completed, Entry, Errno, How, Ring, Took};
@@ -21,6 +22,8 @@ const YIELDS: u32 = 16;
 /// How often an interrupted call is repeated while it should also submit: entering submits before
 /// it can be interrupted, so this is rare. A call that only waits is repeated without limit.
 const INTERRUPTIONS: u32 = 256;
+/// How often, a millisecond apart, a ring that may not be entered is looked at for what is in it.
+const LOOKS: u32 = 2000;
 
 /// What became of one turn at the ring.
 #[derive(Debug)]
@@ -155,6 +158,9 @@ impl Flight {
                     refusals += 1;
                     thread::yield_now();
                 }
+                Err(errno) if is_denied(errno) => {
+                    return self.without_entering(want, before, completed, counters);
+                }
                 Err(_) => return self.broken(),
             }
             if refusals > YIELDS {
@@ -212,6 +218,31 @@ impl Flight {
         self.spoiled
     }
 
+    /// A filter lets nobody enter any more. What was offered the kernel has not seen; what it took
+    /// before it works off, and shows to who looks: making any system call is enough for that.
+    fn without_entering(
+        &mut self,
+        want: Want,
+        before: usize,
+        completed: &mut Vec<Completed>,
+        counters: &Counters,
+    ) -> Turn {
+        if !self.offered.is_empty() {
+            return self.take_back();
+        }
+        self.spoiled = true;
+        let mut looks = 0;
+        while matches!(want, Want::Completions(_)) && completed.len() == before && self.owed > 0 {
+            if looks == LOOKS {
+                return self.broken();
+            }
+            looks += 1;
+            thread::sleep(Duration::from_millis(1));
+            self.peek(completed, counters);
+        }
+        Turn::Done
+    }
+
     fn take_back(&mut self) -> Turn {
         self.spoiled = true;
         self.owed -= self.offered.len();
@@ -235,4 +266,9 @@ impl Flight {
         assert_eq!(self.owed, 0, "a ring is given back empty");
         self.ring
     }
+}
+
+/// Whether a system call filter says so: the kernel itself never answers an entering like this.
+fn is_denied(errno: Errno) -> bool {
+    matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS)
 }

@@ -14,6 +14,7 @@ use rustix::process::{Resource, Rlimit, Signal};
 
 use super::writes::{env_with_reactor, write_table};
 use super::*;
+use crate::sys::filter::{Instead, filter_calls_of_the_process};
 
 /// Says in a child what it works on.
 const ROLE: &str = "TREERING_TEST_CHILD";
@@ -330,6 +331,71 @@ fn queued_writes_without_workers(env: &IoUringEnv, dir: &Path) {
     // last round or far from each other; more open the breaker, and a round finds it so.
     assert!(canceled < 2 * WRITES * soak() || while_open > 0, "{report}");
     say_figures("queue", &[env]);
+}
+
+/// URING-24: of reads `denied` has the same.
+#[test]
+fn writes_go_on_when_entering_is_denied_in_mid_run() {
+    const NAME: &str = "writes_go_on_when_entering_is_denied_in_mid_run";
+    if refused() {
+        return;
+    }
+    let Some(role) = role() else {
+        for errno in [libc::EPERM, libc::ENOSYS, libc::EACCES] {
+            let status = in_child(NAME, &errno.to_string());
+            assert!(status.success(), "{errno}: {status}");
+        }
+        return;
+    };
+    let dir = on_disk();
+    let env = IoUringEnv::builder().rings(2).write_path(WritePath::Reactor).build().unwrap();
+    let (table, log) = (dir.path().join("table"), dir.path().join("log"));
+    let (blocks, records) = (bytes(0, 12 << 18), bytes(9, 40 * 100));
+    let mut writing = env.create(&table, FileKind::Table).unwrap();
+    let mut logging = env.create(&log, FileKind::Log).unwrap();
+    let in_place = env.open_rw(&dir.path().join("in place")).unwrap();
+    let mut queue = env.queue();
+    for n in 0..64 {
+        let data = Buffer::from(&bytes(n * 7, 4096)[..]);
+        queue.push(n, Request::Write { file: Arc::clone(&in_place), offset: n * 4096, data });
+    }
+    queue.pop().unwrap().result.unwrap();
+    logging.append(&records[..2000]).unwrap();
+    writing.append(&blocks[..3 << 18]).unwrap();
+    let before = env.report();
+    assert!(before.counter("ring_writes") > 0 && before.counter("reactor_writes") > 0, "{before}");
+
+    let enter = [libc::SYS_io_uring_enter];
+    filter_calls_of_the_process(&enter, Instead::Errno(role.parse().unwrap()));
+    for part in blocks[3 << 18..].chunks(100_000) {
+        writing.append(part).unwrap();
+    }
+    for record in records[2000..].chunks(100) {
+        logging.append(record).unwrap();
+    }
+    while let Some(completion) = queue.pop() {
+        completion.result.unwrap();
+    }
+    drop(queue);
+    writing.finish().unwrap();
+    logging.finish().unwrap();
+    assert!(std::fs::read(&table).unwrap() == blocks && std::fs::read(&log).unwrap() == records);
+    let there = std::fs::read(dir.path().join("in place")).unwrap();
+    for (n, page) in there.chunks(4096).enumerate() {
+        assert!(*page == bytes(n as u64 * 7, 4096)[..], "write {n}");
+    }
+    assert_eq!(there.len(), 64 * 4096);
+
+    // No other ring can be made, so the reactor has ended, and the report tells of all that.
+    let mut n = 0;
+    let ended = |report: &EnvReport| report.counter("reactor_alive") == 0;
+    until(&env, ended, || {
+        n += 1;
+        write_table(&env, &dir.path().join(n.to_string()), 4);
+    });
+    write_table(&env, &dir.path().join("last"), 4);
+    let since = env.report().since(&before);
+    assert!(since.counter("fallback_pwrites") > 0 && since.counter("ring_retired") >= 1, "{since}");
 }
 
 /// ENV-13: what was flushed survives the process, by every way of writing.

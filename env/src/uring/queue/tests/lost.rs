@@ -201,3 +201,25 @@ fn waits_that_bring_less_than_was_asked_for_go_on_until_all_is_there() {
         }
     }
 }
+
+/// URING-24: what the kernel took before still comes, and nothing of it is given up.
+#[test]
+fn where_entering_is_denied_in_mid_run_only_what_was_not_taken_is_read_plainly() {
+    for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
+        for from in [0, 1, 2, 3, 9] {
+            let bench = Bench::new();
+            let file = bench.latched("t", 64 * 4096);
+            let shared = bench.shared(1, move |ring| {
+                ring.completing(2)
+                    .entering(move |n| if n < from { Entered::All } else { Entered::Fail(errno) })
+            });
+            let ranges = pages(64);
+            assert_right(&read_all(&shared, &file, &ranges), &ranges);
+            let [came, plain] = [Count::RingCqes, Count::FallbackPreads].map(|c| bench.count(c));
+            assert_eq!(came + plain, 64, "from {from} on");
+            assert!(came >= 16 * from.min(4) as u64, "{came} of those that were taken");
+            assert!(bench.count(Count::RingRetired) >= 1);
+            assert!(owed(&bench).is_empty(), "nothing is leaked");
+        }
+    }
+}
