@@ -143,7 +143,9 @@ impl IoUringEnv {
         let breaker = Breaker::default();
         // Who was refused rings a moment ago waits no second time.
         let patient = pool.shortfall().is_none();
+        let release = MachineFacts::read().kernel;
         let writes = Writes::start(
+            &release,
             options,
             plain_flags,
             patient,

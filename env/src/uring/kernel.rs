@@ -61,6 +61,24 @@ impl fmt::Display for RingFlags {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Flags that setup answers with `EINVAL` on this thread, as older kernels do.
+    pub(crate) static REFUSED: std::cell::Cell<RingFlags> =
+        const { std::cell::Cell::new(LADDER[LADDER.len() - 1]) };
+}
+
+#[cfg(test)]
+impl RingFlags {
+    /// Whether they have one in common.
+    pub(crate) fn meet(self, other: Self) -> bool {
+        self.disabled_first && other.disabled_first
+            || self.submit_all && other.submit_all
+            || self.coop_taskrun && other.coop_taskrun
+            || self.no_sqarray && other.no_sqarray
+    }
+}
+
 /// What the kernel said it can do when a ring was set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent features of the kernel")]
@@ -225,6 +243,10 @@ fn set_up(
     poll_thread: Option<&PollThread>,
     asks_device: bool,
 ) -> Result<IoUring, SetupError> {
+    #[cfg(test)]
+    if REFUSED.with(std::cell::Cell::get).meet(flags) {
+        return Err(SetupError::Setup(libc::EINVAL));
+    }
     // The poll thread says that it took entries only after it has begun all that it found, when
     // some may be answered and others pushed in their place. So there is room for both.
     let places = if poll_thread.is_some() { entries * 2 } else { entries };

@@ -56,8 +56,10 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    /// Starts the reactor if it is to be used. If `patient` it waits a little for locked memory.
+    /// Starts the reactor if it is to be used on a kernel of this `release`. If `patient` it waits a
+    /// little for locked memory.
     pub(super) fn start(
+        release: &str,
         options: &IoUringEnvBuilder,
         flags: RingFlags,
         patient: bool,
@@ -72,7 +74,7 @@ impl Writes {
             return off(None);
         }
         if path == WritePath::Auto
-            && let Some(why) = not_worth_it()
+            && let Some(why) = not_worth_it(release)
         {
             return off(Some(why));
         }
@@ -165,14 +167,13 @@ impl Writes {
 }
 
 /// Why the reactor would do harm here, if it would.
-fn not_worth_it() -> Option<String> {
+fn not_worth_it(release: &str) -> Option<String> {
     if thread::available_parallelism().is_ok_and(|cores| cores.get() == 1) {
         return Some("there is one processor only".to_owned());
     }
-    let kernel = MachineFacts::read().kernel;
-    may_lose_wake_ups(&kernel).then(|| {
+    may_lose_wake_ups(release).then(|| {
         format!(
-            "Linux {kernel} may lose wake-ups of ring writes, unless that was patched; \
+            "Linux {release} may lose wake-ups of ring writes, unless that was patched; \
              WritePath::Reactor uses it all the same"
         )
     })
@@ -182,5 +183,51 @@ fn unavailable(why: NoReactor) -> Unavailable {
     match why {
         NoReactor::Ring(error) => Unavailable::from_setup(error, &MachineFacts::read()),
         NoReactor::Thread(errno) => Unavailable::Thread(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::IoUringEnv;
+    use super::super::kernel::LADDER;
+    use super::super::tests::refused;
+    use super::*;
+    use crate::sys::KernelSys;
+
+    fn start(release: &str, path: WritePath) -> Writes {
+        let (os, options) = (Os::new(Arc::new(KernelSys)), IoUringEnv::builder().write_path(path));
+        let plain = LADDER[LADDER.len() - 1];
+        Writes::start(release, &options, plain, false, None, &os, &Breaker::default()).unwrap()
+    }
+
+    fn said(writes: &Writes) -> (u64, String) {
+        let mut report = EnvReport::new("io_uring");
+        writes.add_facts(&mut report);
+        (report.counter("reactor_alive"), report.to_string())
+    }
+
+    /// URING-36: the release decides about this alone, and the caller may decide otherwise.
+    #[test]
+    fn a_release_that_loses_wake_ups_has_a_reactor_only_for_who_insists() {
+        if refused() {
+            return;
+        }
+        let one_core = thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
+        for release in ["5.15.2", "5.15.0-88-generic", "5.14.0-362.el9", "5.4"] {
+            let (alive, text) = said(&start(release, WritePath::Auto));
+            assert_eq!(alive, 0, "{release}: {text}");
+            assert!(text.contains("writes: on the calling thread"), "{text}");
+            let why = format!("Linux {release} may lose wake-ups");
+            assert!(
+                one_core || text.contains(&why) && text.contains("WritePath::Reactor"),
+                "{text}"
+            );
+            let (alive, text) = said(&start(release, WritePath::Reactor));
+            assert_eq!(alive, 1, "{release}: {text}");
+        }
+        for release in ["5.15.3", "6.1.0-13-amd64", "6.18.44-custom", "garbage", ""] {
+            let (alive, text) = said(&start(release, WritePath::Auto));
+            assert_eq!(alive, u64::from(!one_core), "{release}: {text}");
+        }
     }
 }
