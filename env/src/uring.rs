@@ -50,6 +50,8 @@ mod run;
 #[cfg(test)]
 mod scripted;
 mod setup;
+#[cfg(feature = "test-util")]
+mod short;
 mod slots;
 mod unavailable;
 mod verdict;

@@ -9,8 +9,8 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use treering_env::{Access, Env, EnvReport, ErrorKind, IoUringEnv};
-use treering_lsm::{Compression, Db, Options};
+use treering_env::{Access, CountEnv, Env, EnvReport, ErrorKind, IoUringEnv, Op};
+use treering_lsm::{Compression, Db, Durability, Options};
 
 fn options() -> Options {
     let mut options = Options { background_threads: 0, block_cache_size: 0, ..Options::default() };
@@ -101,4 +101,50 @@ fn neighbouring_blocks_are_one_entry_for_each_table_and_none_is_read_twice() {
         assert!(merged.counter("merged_waste_bytes") < blocks * 4096, "{merged}");
         assert_eq!(merged.counter("merged_copy_bytes"), 0, "{merged}");
     }
+}
+
+/// MGET-09: bytes are counted above the rings, and what they read for nobody beside.
+#[test]
+fn keys_far_apart_cost_a_block_each_and_keys_of_one_block_one_read() {
+    const KEYS: u64 = 26_000;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let Some(env) = direct(dir.path(), 128 << 10) else { return };
+    let counting = CountEnv::new(Arc::clone(&env) as _);
+    let mut options = options();
+    options.durability = Durability::Buffered;
+    options.cf.memtable_size = 256 << 20;
+    options.cf.table_size = 256 << 20;
+    let db = Db::open(Arc::new(counting.clone()), dir.path().join("db"), options).unwrap();
+    // Thirty short values, evenly among others that fill a block each: 100 MiB in one table.
+    let far: Vec<u64> = (0..30).map(|n| n * KEYS / 30 + 7).collect();
+    let filler = "f".repeat(3900);
+    for n in 0..KEYS {
+        let short = far.contains(&n);
+        let value = if short { format!("{n:0100}") } else { filler.clone() };
+        db.put(key(n), value).unwrap();
+    }
+    db.flush().unwrap();
+    // The first read of a file also tells what its file system can.
+    db.multi_get([key(0), key(9)]);
+
+    let look_up = |keys: &[u64]| {
+        let (before, counted) = (env.report(), counting.counts());
+        let names: Vec<String> = keys.iter().map(|n| key(*n)).collect();
+        for (n, found) in keys.iter().zip(db.multi_get(&names)) {
+            let value = if far.contains(n) { format!("{n:0100}") } else { filler.clone() };
+            assert_eq!(found.unwrap().unwrap(), value.as_bytes());
+        }
+        let reads = counting.counts().since(&counted).of(Op::Read);
+        let since = env.report().since(&before);
+        let wasted = since.counter("merged_waste_bytes") + since.counter("merged_copy_bytes");
+        ((reads.calls, reads.bytes), since.counter("merged_reads"), wasted)
+    };
+    // A block each, and not a byte beside.
+    let ((calls, bytes), merged, wasted) = look_up(&far);
+    assert_eq!((calls, merged, wasted), (30, 0, 0));
+    assert!((30 * 100..=30 * 4096).contains(&bytes), "{bytes} bytes for thirty short values");
+    // Two keys that share a block, and one of them twice.
+    let ((calls, bytes), merged, wasted) = look_up(&[far[3], far[3] + 1, far[3]]);
+    assert!(calls <= 2 && bytes <= calls * 4096, "{calls} reads of {bytes} bytes");
+    assert_eq!((merged, wasted), (calls - 1, 0));
 }

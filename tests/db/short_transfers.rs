@@ -1,11 +1,12 @@
 //! A database on a disk whose system calls transfer fewer bytes than they are asked for.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
-use treering_env::{BatchReads, DirEntry, Env, ErrorKind, PosixEnv};
+use treering_env::{BatchReads, DirEntry, Env, ErrorKind, IoUringEnv, PosixEnv};
 use treering_lsm::inspect::verify;
 use treering_lsm::{Db, Options};
 
@@ -13,13 +14,12 @@ use crate::support::{all, roomy, small, text};
 
 type Model = BTreeMap<String, String>;
 
-fn open(env: &PosixEnv, dir: &Path, options: Options) -> Db {
+fn open(env: &Arc<dyn Env>, dir: &Path, options: Options) -> Db {
     // Nothing is cached, so that every look-up reads its blocks.
     let mut options = Options { block_cache_size: 0, ..options };
     options.cf.memtable_size = options.cf.memtable_size.max(32 << 10);
     let family = options.cf.clone();
-    let shared: Arc<dyn Env> = Arc::new(env.clone());
-    Db::builder(shared, dir).options(options).family("users", family).open().unwrap()
+    Db::builder(Arc::clone(env), dir).options(options).family("users", family).open().unwrap()
 }
 
 /// Writes a round of values and removals over what is there, into both families. Some values are
@@ -60,7 +60,7 @@ fn check(db: &Db, models: &[Model; 2], keys: usize, at: &str) {
 
 /// Since the last time there were short reads and short writes.
 struct Shorts<'a> {
-    env: &'a PosixEnv,
+    env: &'a Arc<dyn Env>,
     seen: [u64; 2],
 }
 
@@ -78,7 +78,7 @@ impl Shorts<'_> {
     }
 }
 
-fn live_through(env: &PosixEnv, keys: usize, most: usize, at: &str) {
+fn live_through(env: &Arc<dyn Env>, keys: usize, most: usize, at: &str) {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("db");
     let mut shorts = Shorts { env, seen: [0; 2] };
@@ -118,8 +118,7 @@ fn live_through(env: &PosixEnv, keys: usize, most: usize, at: &str) {
     let named = |entry: &DirEntry| entry.name.to_string_lossy().starts_with("MANIFEST");
     let manifest = env.list(&dir).unwrap().into_iter().find(named).unwrap();
     let manifest = env.metadata(&dir.join(manifest.name)).unwrap().unwrap().size;
-    let shared: Arc<dyn Env> = Arc::new(env.clone());
-    let verified = verify(shared, &dir).unwrap();
+    let verified = verify(Arc::clone(env), &dir).unwrap();
     assert!(verified.damages.is_empty() && verified.tails.is_empty(), "{at}: {verified:?}");
     shorts.more();
     let db = open(env, &dir, small());
@@ -131,7 +130,8 @@ fn live_through(env: &PosixEnv, keys: usize, most: usize, at: &str) {
 
     // The same files, by calls that transfer what they are asked for.
     drop(db);
-    check(&open(&PosixEnv::new(), &dir, small()), &models, keys, at);
+    let whole: Arc<dyn Env> = Arc::new(PosixEnv::new());
+    check(&open(&whole, &dir, small()), &models, keys, at);
 }
 
 /// ENV-02
@@ -144,7 +144,22 @@ fn a_database_is_right_whatever_the_system_calls_transfer_at_once() {
         let most = NonZeroUsize::new(bytes).unwrap();
         let builder = PosixEnv::builder().batch_reads(queues).max_transfer(most);
         let at = format!("{bytes} bytes, {queues:?}");
-        live_through(&builder.build().unwrap(), keys, bytes, &at);
+        let env: Arc<dyn Env> = Arc::new(builder.build().unwrap());
+        live_through(&env, keys, bytes, &at);
+        // Every batched read on a ring, in as many entries as it takes.
+        let rings = IoUringEnv::builder().rings(1).nowait(false).max_transfer(most).build();
+        let env: Arc<dyn Env> = match rings {
+            Ok(env) => Arc::new(env),
+            Err(cause) => {
+                assert!(std::env::var_os("TREERING_REQUIRE_IO_URING").is_none(), "{cause}");
+                writeln!(std::io::stderr(), "SKIPPED: {cause}").unwrap();
+                continue;
+            }
+        };
+        live_through(&env, keys, bytes, &format!("{bytes} bytes, rings"));
+        let report = env.report();
+        assert!(report.counter("ring_reads") > 0, "{report}");
+        assert!(report.counter("ring_reads") > 4096 / bytes as u64, "{report}");
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 use tempfile::TempDir;
-use treering::Db;
 use treering::env::{Access, Env, IoUringEnv, RandomAccessFile, Request, WritePath, read_batch};
+use treering::{Db, Options};
 
 use crate::child::{Child, command, role, say, skipped};
 use crate::{database, environment, key, scratch, small};
@@ -61,12 +61,26 @@ fn short_lived_threads(db: &Db, count: usize) {
     }
 }
 
-/// LIFE-02
+/// An environment whose reads all go to the device, by its own type: where `env` says `direct` and
+/// the disk can.
+fn reading_direct(env: &str, dir: &Path) -> Option<IoUringEnv> {
+    let direct = IoUringEnv::builder().direct_reads(true).build();
+    let direct = direct.ok().filter(|_| env == "direct")?;
+    let probe = dir.with_extension("probe");
+    fs::write(&probe, b"x").unwrap();
+    direct.open(&probe, Access::Random).is_ok().then_some(direct)
+}
+
+/// LIFE-02: with nothing cached, and by direct reads, which go to rings.
 #[test]
 fn threads_that_read_and_end_leave_nothing_behind() {
     const TEST: &str = "footprint::threads_that_read_and_end_leave_nothing_behind";
     if let Some((env, dir)) = role() {
-        let db = Db::open(environment(&env).unwrap(), dir, small(0)).unwrap();
+        let direct = reading_direct(&env, &dir);
+        let used = direct.clone().map(|env| Arc::new(env) as Arc<dyn Env>);
+        let used = used.or_else(|| environment(&env)).unwrap();
+        let options = Options { block_cache_size: 0, ..small(0) };
+        let db = Db::open(used, dir, options).unwrap();
         (0..2000).for_each(|number| db.put(key(number), "v".repeat(100)).unwrap());
         db.flush().unwrap();
         // Opens every table, and lets the allocator make what it keeps for threads to come.
@@ -82,9 +96,14 @@ fn threads_that_read_and_end_leave_nothing_behind() {
             (0..4).all(|at| after[at] <= before[at] + slack[at])
         });
         assert!(settled, "{before:?} before, {after:?} after");
+        if let Some(env) = direct {
+            let report = env.report();
+            assert!(report.counter("ring_reads") > 0, "{report}");
+            assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+        }
         return;
     }
-    for env in ["posix", "io_uring"] {
+    for env in ["posix", "io_uring", "direct"] {
         if environment(env).is_none() {
             skipped("io_uring cannot be used here");
             continue;
@@ -100,6 +119,64 @@ fn ticks() -> u64 {
     // The name in parentheses may hold spaces; the two times are the 12th and 13th word after it.
     let words: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
     words[11].parse::<u64>().unwrap() + words[12].parse::<u64>().unwrap()
+}
+
+/// The number of `io_uring_enter`, on every architecture.
+const IO_URING_ENTER: i64 = 426;
+
+/// Hundredths of a second that the machine's processors had nothing to do but wait for I/O.
+fn iowait_of_the_machine() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap();
+    stat.lines().next().unwrap().split_whitespace().nth(5).unwrap().parse().unwrap()
+}
+
+/// What threads of this process called `name`, and workers of the kernel's, are doing: the letter of
+/// their state, and the number of the system call they are in, where that is told. Of a worker it is
+/// not: it never made one.
+fn doings(name: &str) -> Vec<(char, Option<i64>)> {
+    let mut found = Vec::new();
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap().path();
+        // One that has ended meanwhile says nothing.
+        let read = |file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
+        let comm = read("comm");
+        let worker = comm.starts_with("iou-wrk");
+        if !worker && !comm.starts_with(name) {
+            continue;
+        }
+        let state = read("stat").rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        let call = read("syscall").split_whitespace().next().and_then(|word| word.parse().ok());
+        let call = call.filter(|_| !worker);
+        found.extend(state.map(|state| (state, call)));
+    }
+    found
+}
+
+/// Nothing of an idle environment waits for I/O: its threads sleep, none of them in a ring, where
+/// kernels from 6.5 on count a sleeper as waiting for I/O; and the machine's count stands still but
+/// for what other programs do, so it is compared until it does.
+fn assert_waits_for_nothing(env: &IoUringEnv) {
+    let reactors = env.report().counter("reactor_alive") > 0;
+    let mut shares = Vec::new();
+    for _ in 0..20 {
+        let (before, begun) = (iowait_of_the_machine(), std::time::Instant::now());
+        while begun.elapsed() < Duration::from_millis(400) {
+            let doings = doings("treering-react");
+            assert_eq!(doings.is_empty(), !reactors, "the reactor and its worker");
+            for (state, call) in doings {
+                assert_ne!(call, Some(IO_URING_ENTER), "a thread waits in a ring");
+                assert_ne!(state, 'D', "a thread waits for a device");
+            }
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        let waited = iowait_of_the_machine() - before;
+        shares.push(waited);
+        // One that waits in a ring all the time would show as 40 on an idle processor.
+        if waited <= 10 {
+            return;
+        }
+    }
+    panic!("of each 40 hundredths of a second the machine waited for I/O in {shares:?}");
 }
 
 /// URING-35: no thread waits at a ring that has nothing to do, so none counts as waiting for I/O.
@@ -122,6 +199,7 @@ fn an_idle_environment_uses_no_processor_and_has_one_thread_that_sleeps() {
         std::thread::sleep(Duration::from_secs(2));
         let used = ticks() - before;
         assert!(used <= 10, "{used} hundredths of a second in two idle seconds");
+        assert_waits_for_nothing(&env);
         let names = ["reactor_alive", "reactor_worker_threads_alive"];
         // Where the file system cannot read without waiting, rings have workers for a while.
         let settled = until(|| {

@@ -65,7 +65,10 @@ pub(super) fn assemble(options: &IoUringEnvBuilder) -> Result<Assembled, Unavail
         fixed: None,
     };
     let count = options.ring_count();
-    let pool = Pool::new(count, Some(Box::new(ring)), make(entries, flags, extras));
+    let (first, make_more) = (Box::new(ring) as Box<dyn Ring>, make(entries, flags, extras));
+    #[cfg(feature = "test-util")]
+    let (first, make_more) = super::short::shortened(options.max_transfer, first, make_more);
+    let pool = Pool::new(count, Some(first), make_more);
     let pool = pool.map_err(cause)?;
     let asking = options.iopoll.then(|| asking_pool(count, entries, plain_flags, fixed));
     let asking = asking.transpose().map_err(cause)?;

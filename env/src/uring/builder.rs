@@ -1,6 +1,8 @@
 //! The options of the io_uring environment, each with its range.
 
 use std::fmt::Display;
+#[cfg(feature = "test-util")]
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::thread;
 use std::time::Duration;
@@ -10,6 +12,8 @@ use crate::buffer::Arena;
 use crate::os_file::polling;
 use crate::sync::Arc;
 use crate::sys::KernelSys;
+#[cfg(feature = "test-util")]
+use crate::sys::short::ShortSys;
 
 const RING_ENTRIES: RangeInclusive<u32> = 8..=4096;
 const RINGS: RangeInclusive<usize> = 1..=256;
@@ -48,6 +52,8 @@ pub struct IoUringEnvBuilder {
     pub(super) merge_limit: usize,
     pub(super) iopoll: bool,
     pub(super) early_sync: Option<u64>,
+    #[cfg(feature = "test-util")]
+    pub(super) max_transfer: Option<NonZeroUsize>,
 }
 
 impl Default for IoUringEnvBuilder {
@@ -69,6 +75,8 @@ impl Default for IoUringEnvBuilder {
             merge_limit: 128 << 10,
             iopoll: false,
             early_sync: Some(8 << 20),
+            #[cfg(feature = "test-util")]
+            max_transfer: None,
         }
     }
 }
@@ -228,9 +236,25 @@ impl IoUringEnvBuilder {
         self
     }
 
+    /// Lets every system call that reads or writes, and every entry of a ring, transfer at most so
+    /// many bytes, as a kernel may at any time; no reads are merged then. For tests of what stands
+    /// above. Default: no limit. Excludes direct files.
+    #[cfg(feature = "test-util")]
+    pub fn max_transfer(mut self, bytes: NonZeroUsize) -> Self {
+        self.max_transfer = Some(bytes);
+        self
+    }
+
     /// Finds out whether io_uring works here, with a real read, and makes the rings. Takes a few
     /// milliseconds; up to 160 more where locked memory is short.
     pub fn build(self) -> Result<IoUringEnv, Unavailable> {
+        #[cfg(feature = "test-util")]
+        if let Some(bytes) = self.max_transfer {
+            let direct = self.direct_reads || self.direct_writes || self.direct_rw;
+            in_range("max_transfer with direct files", &direct, &(false..=false))?;
+            let sys = ShortSys::new(Arc::new(KernelSys), bytes);
+            return IoUringEnv::with_sys(Arc::new(sys), &Self { merge_limit: 0, ..self });
+        }
         IoUringEnv::with_sys(Arc::new(KernelSys), &self)
     }
 

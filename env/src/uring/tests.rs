@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::kernel::{LADDER, REFUSED, RingFlags};
 use super::*;
 use crate::{Buffer, Request, read_batch};
 
 mod crowd;
 mod denied;
 mod fixed;
+mod forced;
 mod fork;
 mod guarded;
 mod iopoll;
@@ -167,46 +167,6 @@ fn a_cold_batch_goes_through_the_ring_and_the_report_proves_it() {
     until(&env, warm, || {
         assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
     });
-}
-
-/// URING-22
-#[test]
-fn whatever_flags_the_kernel_refuses_reads_are_parallel_and_the_report_names_the_step() {
-    if refused() {
-        return;
-    }
-    let dir = on_disk();
-    let path = cold_file(&dir, "t", 64 * 4 * 4096);
-    let ranges = scattered(64);
-    let mut steps = HashSet::new();
-    for bits in 0..16_u32 {
-        let rejected = RingFlags {
-            disabled_first: bits & 1 != 0,
-            submit_all: bits & 2 != 0,
-            coop_taskrun: bits & 4 != 0,
-            no_sqarray: bits & 8 != 0,
-        };
-        REFUSED.set(rejected);
-        let env = IoUringEnv::builder().rings(1).nowait(false).merge_limit(0);
-        let env = env.write_path(WritePath::Caller).build();
-        REFUSED.set(LADDER[LADDER.len() - 1]);
-        let env = env.unwrap();
-        let report = env.report();
-        let fact = report.facts.iter().find(|fact| fact.name == "ring flags").unwrap();
-        let step = LADDER.iter().find(|flags| !rejected.meet(**flags)).unwrap();
-        assert_eq!(fact.value, step.to_string(), "{rejected} refused");
-        assert_eq!(fact.why.is_some(), *step != LADDER[0], "{report}");
-        steps.insert(step.to_string());
-        evict(&path);
-        let file = env.open(&path, Access::Random).unwrap();
-        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
-        let report = env.report();
-        assert!(report.counter("ring_reads") >= 60, "{rejected} refused: {report}");
-        assert!(report.counter("in_flight_peak") >= 16, "{rejected} refused: {report}");
-        assert!(report.counter("sqes_per_enter_peak") >= 16, "{rejected} refused: {report}");
-        assert_eq!(report.counter("fallback_preads"), 0, "{rejected} refused: {report}");
-    }
-    assert_eq!(steps.len(), LADDER.len(), "each step was taken");
 }
 
 /// URING-29
