@@ -234,21 +234,29 @@ fn read_pages(env: &IoUringEnv, file: &Arc<dyn RandomAccessFile>) {
     }
 }
 
+/// An environment with two rings, or none for the reason that is given.
+fn environment_or_reason() -> Option<IoUringEnv> {
+    match IoUringEnv::builder().rings(2).nowait(false).build() {
+        Ok(env) => Some(env),
+        Err(cause) => {
+            let text = cause.to_string();
+            assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
+            None
+        }
+    }
+}
+
 /// A hundred environments of a user who may lock next to no memory, and reads in 64 threads.
 fn be_poor(limit: u64, file: &Path) {
     let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
     setrlimit(Resource::Memlock, limit).unwrap();
     have_memory_registered(file);
-    let mut envs = Vec::new();
-    for _ in 0..100 {
-        match IoUringEnv::builder().rings(2).nowait(false).build() {
-            Ok(env) => envs.push(env),
-            Err(cause) => {
-                let text = cause.to_string();
-                assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
-            }
-        }
-    }
+    // One that is refused has waited a while for memory to be given back: ten at a time.
+    let ten = || (0..10).filter_map(|_| environment_or_reason()).collect::<Vec<_>>();
+    let envs: Vec<IoUringEnv> = std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..10).map(|_| scope.spawn(ten)).collect();
+        makers.into_iter().flat_map(|maker| maker.join().unwrap()).collect()
+    });
     std::thread::scope(|scope| {
         for env in envs.iter().cycle().take(64) {
             scope.spawn(move || {
