@@ -34,6 +34,9 @@ pub(crate) enum Answer {
     StaleFirst,
     /// All bytes, in a completion that arrives twice.
     Twice,
+    /// All bytes, in a completion that arrives once more at the next enter but one, when what it is
+    /// for may have gone and something else be in its place.
+    Again,
     /// The completion is lost.
     Lost,
     /// Nothing happens yet, nor does a completion ever come: what the kernel then does to the
@@ -86,6 +89,8 @@ pub(crate) struct ScriptedRing {
     lost: usize,
     /// Entries that are never answered.
     never: Vec<Entry>,
+    /// Completions that come once more, and after how many enters.
+    again: Vec<(usize, Completed)>,
     reverse: bool,
     per_enter: usize,
     /// Rings when there is more to complete, as a kernel does when it has.
@@ -117,6 +122,7 @@ impl ScriptedRing {
             answered: 0,
             lost: 0,
             never: Vec::new(),
+            again: Vec::new(),
             reverse: false,
             per_enter: usize::MAX,
             bell: None,
@@ -181,6 +187,9 @@ impl ScriptedRing {
     }
 
     fn complete_some(&mut self) {
+        self.again.iter_mut().for_each(|(enters, _)| *enters -= 1);
+        let due = self.again.extract_if(.., |(enters, _)| *enters == 0);
+        self.visible.extend(due.map(|(_, completed)| completed));
         if self.open.as_ref().is_some_and(|open| !open()) {
             return;
         }
@@ -219,6 +228,9 @@ impl ScriptedRing {
             self.lost += 1;
         } else {
             self.visible.push_back(completed);
+        }
+        if answer == Answer::Again {
+            self.again.push((2, completed));
         }
         if answer == Answer::Twice {
             self.visible.push_back(completed);

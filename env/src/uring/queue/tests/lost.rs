@@ -223,3 +223,22 @@ fn where_entering_is_denied_in_mid_run_only_what_was_not_taken_is_read_plainly()
         }
     }
 }
+
+/// URING-33: in a table of few slots, where the next request is in the place of the old one.
+#[test]
+fn a_completion_that_comes_again_is_not_taken_for_the_request_in_its_place() {
+    for doubled in [0, 1, 5, 20] {
+        let bench = Bench::new();
+        let file = bench.latched("t", 64 * 4096);
+        let shared = bench.shared_of(2, 4, move |ring| {
+            ring.completing(1)
+                .answering(move |n, _| if n == doubled { Answer::Again } else { Answer::Whole })
+        });
+        let ranges = pages(64);
+        assert_right(&read_all(&shared, &file, &ranges), &ranges);
+        assert!(bench.count(Count::RingStale) >= 1, "the one at {doubled}");
+        assert!(bench.count(Count::RingRetired) >= 1, "the one at {doubled}");
+        let known = bench.count(Count::RingCqes) - bench.count(Count::RingStale);
+        assert_eq!(known, bench.count(Count::RingReads), "each is answered once");
+    }
+}
