@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::kernel::Registered;
-use super::ring::{Completed, Entry, Errno, How, Ring, Took};
+use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, How, Ring, Took};
 use crate::counters::{Count, Counters};
 use crate::sync::Arc;
 
@@ -194,10 +194,17 @@ impl Flight {
         Ok(took > 0 || came > 0 || offers == 0)
     }
 
-    /// Adds completions that are visible already, without entering the kernel; how many.
+    /// Adds all completions that are visible already, without entering the kernel; how many. All,
+    /// because what has rung for them does so once.
     pub(crate) fn peek(&mut self, completed: &mut Vec<Completed>, counters: &Counters) -> usize {
         let before = completed.len();
-        self.ring.drain(completed);
+        loop {
+            let drained = completed.len();
+            self.ring.drain(completed);
+            if completed.len() - drained < DRAIN_BATCH {
+                break;
+            }
+        }
         let came = completed.len() - before;
         counters.add(self.tally.cqes, came as u64);
         came

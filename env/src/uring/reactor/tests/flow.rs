@@ -25,6 +25,21 @@ fn blocks_of_a_table_are_in_the_ring_together_and_may_complete_in_any_order() {
     assert_eq!(bench.count(Count::Pwrites), 0, "all went through the ring");
 }
 
+/// Completions ring once, and are taken out of a ring some at a time: none may be left behind.
+#[test]
+fn one_turn_settles_all_blocks_that_have_completed_however_many() {
+    let mut bench = Bench::with(256, 64 << 20, |ring| ring);
+    let mut tables: Vec<_> = (0..27).map(|n| bench.table(&n.to_string())).collect();
+    for table in &mut tables {
+        table.append(&blocks(3)).unwrap();
+    }
+    bench.turn();
+    assert_eq!((bench.count(Count::ReactorWrites), bench.reactor.budget.used()), (81, 0));
+    for table in tables {
+        assert_eq!(table.finish().unwrap(), at(3));
+    }
+}
+
 #[test]
 fn bytes_of_any_lengths_arrive_whatever_is_flushed_between() {
     for manner in [AUTO, Manner { shortest: 0, ..AUTO }] {
