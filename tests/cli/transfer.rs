@@ -136,11 +136,11 @@ fn an_export_refuses_what_its_format_cannot_hold_and_an_existing_file() {
     let file = scratch.file("there", "precious");
     let file = file.to_str().unwrap();
     scratch.on_db("export", &[file, "--hex"]).ends_with(3).says(&["there exists"]);
-    assert_eq!(std::fs::read(file).unwrap(), b"precious");
+    assert_eq!(fs::read(file).unwrap(), b"precious");
     let new = scratch.path("new");
     let args = [new.to_str().unwrap(), "--hex"];
     scratch.on_db("export", &args).ends_with(0).says(&["1 rows written"]);
-    assert_eq!(std::fs::read(new).unwrap(), b"6b0a\t76\n");
+    assert_eq!(fs::read(new).unwrap(), b"6b0a\t76\n");
 }
 
 /// A failed export once left a part of its file, which then stood in the way of the next one.
@@ -149,14 +149,14 @@ fn a_failed_export_leaves_nothing_and_can_be_done_again() {
     let scratch = Scratch::new();
     scratch.on_db("put", &["61", "76", "--hex"]).ends_with(0);
     scratch.on_db("put", &["6b0a", "76", "--hex"]).ends_with(0);
-    std::fs::create_dir(scratch.path("to")).unwrap();
+    fs::create_dir(scratch.path("to")).unwrap();
     let file = scratch.path("to/file");
     let name = file.to_str().unwrap();
     scratch.on_db("export", &[name]).ends_with(3).says(&["k\\n", "--hex"]);
-    assert_eq!(std::fs::read_dir(scratch.path("to")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(scratch.path("to")).unwrap().count(), 0);
     scratch.on_db("export", &[name, "--hex"]).ends_with(0);
-    assert_eq!(std::fs::read(&file).unwrap(), b"61\t76\n6b0a\t76\n");
-    assert_eq!(std::fs::read_dir(scratch.path("to")).unwrap().count(), 1);
+    assert_eq!(fs::read(&file).unwrap(), b"61\t76\n6b0a\t76\n");
+    assert_eq!(fs::read_dir(scratch.path("to")).unwrap().count(), 1);
     let nowhere = scratch.path("absent/file");
     let nowhere = nowhere.to_str().unwrap();
     scratch.on_db("export", &[nowhere, "--hex"]).ends_with(3).says(&[nowhere]);
