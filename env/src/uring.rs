@@ -137,7 +137,8 @@ impl IoUringEnv {
         let posix = PosixEnv::builder()
             .direct_reads(options.direct_reads)
             .direct_writes(options.direct_writes)
-            .direct_rw(options.direct_rw);
+            .direct_rw(options.direct_rw)
+            .buffer_pool(options.buffer_pool);
         let posix = PosixEnv::with_sys(sys, posix)
             .expect("direct reads and writes go together, and on Linux");
         assembled.register(options.fixed_buffers, posix.os());

@@ -30,6 +30,8 @@ pub(crate) struct BufferPool {
     /// Bytes that could be given back.
     spare_bytes: AtomicUsize,
     budget: usize,
+    /// Bytes that were not used before: from the operating system, or the arena.
+    made_bytes: AtomicUsize,
     /// Where slabs come from, if not from the operating system.
     arena: Option<Arc<Arena>>,
 }
@@ -54,8 +56,8 @@ impl BufferPool {
 
     fn with(budget: usize, arena: Option<Arc<Arena>>) -> Self {
         let free = std::array::from_fn(|_| Mutex::default());
-        let (free_bytes, spare_bytes) = Default::default();
-        Self { free, free_bytes, spare_bytes, budget, arena }
+        let (free_bytes, spare_bytes, made_bytes) = Default::default();
+        Self { free, free_bytes, spare_bytes, budget, made_bytes, arena }
     }
 
     /// A buffer of `len` bytes of unspecified content (initialised, but perhaps from an earlier
@@ -105,6 +107,7 @@ impl BufferPool {
     fn fresh(&self, class: usize) -> Block {
         let size = size_of_class(class);
         if self.spare_bytes.load(Ordering::Relaxed) + Slab::SIZE > self.budget {
+            self.made_bytes.fetch_add(size, Ordering::Relaxed);
             return Block::zeroed(size);
         }
         self.cut(Slab::new(), class)
@@ -115,6 +118,7 @@ impl BufferPool {
         let size = size_of_class(class);
         let mut free = self.free[class].lock();
         let block = free.add_slab(slab, size);
+        self.made_bytes.fetch_add(Slab::SIZE, Ordering::Relaxed);
         self.free_bytes.fetch_add((Slab::SIZE / size - 1) * size, Ordering::Relaxed);
         block
     }
@@ -150,6 +154,11 @@ impl BufferPool {
     /// Bytes that are free for later use, in slabs that are partly in use too.
     pub(crate) fn free_bytes(&self) -> usize {
         self.free_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of blocks that were made, because no free one was there.
+    pub(crate) fn made_bytes(&self) -> usize {
+        self.made_bytes.load(Ordering::Relaxed)
     }
 
     /// The most it keeps that it could give back.

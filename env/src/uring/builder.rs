@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{IoUringEnv, Unavailable, WritePath};
-use crate::buffer::Arena;
+use crate::buffer::{Arena, BufferPool};
 use crate::os_file::polling;
 use crate::sync::Arc;
 use crate::sys::KernelSys;
@@ -21,6 +21,7 @@ const MAX_IN_FLIGHT: RangeInclusive<usize> = 1..=4096;
 const WRITE_BUDGET: RangeInclusive<usize> = 256 << 10..=64 << 30;
 /// A kernel registers at most 1 GiB at once.
 const FIXED_BUFFERS: RangeInclusive<usize> = Arena::UNIT..=1 << 30;
+const BUFFER_POOL: RangeInclusive<usize> = 0..=64 << 30;
 const SQPOLL_IDLE_MS: RangeInclusive<u128> = 1..=60_000;
 /// With fewer processors than this, one that does nothing but poll is missed by what it polls for.
 pub(super) const SQPOLL_CORES: usize = 8;
@@ -45,6 +46,7 @@ pub struct IoUringEnvBuilder {
     pub(super) nowait: bool,
     pub(super) write_path: WritePath,
     pub(super) write_budget: usize,
+    pub(super) buffer_pool: usize,
     pub(super) fixed_buffers: Option<usize>,
     pub(super) sqpoll: Option<Duration>,
     pub(super) allow_few_cores: bool,
@@ -68,6 +70,7 @@ impl Default for IoUringEnvBuilder {
             nowait: true,
             write_path: WritePath::Auto,
             write_budget: 32 << 20,
+            buffer_pool: BufferPool::DEFAULT_BUDGET,
             fixed_buffers: None,
             sqpoll: None,
             allow_few_cores: false,
@@ -151,6 +154,14 @@ impl IoUringEnvBuilder {
     /// own writes, or, if none is out, writes on its own thread; `reactor_budget_full` counts that.
     pub fn write_budget(mut self, bytes: usize) -> Self {
         self.write_budget = bytes;
+        self
+    }
+
+    /// Keeps at most so many bytes of buffers that nobody uses, up to 64 GiB: see
+    /// [`PosixEnvBuilder::buffer_pool`](crate::PosixEnvBuilder::buffer_pool). Default: 64 MiB.
+    /// Buffers of [`write_budget`](Self::write_budget) come from there and go back to it.
+    pub fn buffer_pool(mut self, bytes: usize) -> Self {
+        self.buffer_pool = bytes;
         self
     }
 
@@ -263,6 +274,7 @@ impl IoUringEnvBuilder {
         in_range("ring_entries", &self.ring_entries, &RING_ENTRIES)?;
         in_range("max_in_flight", &self.max_in_flight, &MAX_IN_FLIGHT)?;
         in_range("write_budget", &self.write_budget, &WRITE_BUDGET)?;
+        in_range("buffer_pool", &self.buffer_pool, &BUFFER_POOL)?;
         if let Some(bytes) = self.fixed_buffers {
             in_range("fixed_buffers", &bytes, &FIXED_BUFFERS)?;
         }
@@ -334,6 +346,12 @@ mod tests {
                 "1048576 to 1099511627776",
             ),
             (IoUringEnv::builder().write_budget(1), "write_budget", "1", "262144 to 68719476736"),
+            (
+                IoUringEnv::builder().buffer_pool(65 << 30),
+                "buffer_pool",
+                "69793218560",
+                "0 to 68719476736",
+            ),
             (IoUringEnv::builder().fixed_buffers(0), "fixed_buffers", "0", fixed),
             (IoUringEnv::builder().fixed_buffers(2 << 30), "fixed_buffers", "2147483648", fixed),
             (sqpoll(0), "sqpoll (milliseconds)", "0", "1 to 60000"),

@@ -505,3 +505,25 @@ fn options_that_exclude_each_other_are_refused_with_a_reason() {
     let report = PosixEnv::builder().batch_reads(BatchReads::Serial).build().unwrap().report();
     assert_eq!((report.env, PosixEnv::new().report().env), ("posix-serial", "posix"));
 }
+
+#[test]
+fn a_buffer_pool_of_nothing_makes_each_buffer_anew_and_the_report_shows_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t");
+    std::fs::write(&path, vec![7; 64 << 10]).unwrap();
+    let made_by = |env: PosixEnv, rounds: usize| {
+        let file = env.open(&path, Access::Random).unwrap();
+        for _ in 0..rounds {
+            let read =
+                |n: u64| Request::Read { file: Arc::clone(&file), offset: n << 14, len: 16 << 10 };
+            for result in read_batch(&env, (0..4_u64).map(read).collect()) {
+                assert_eq!(*result.unwrap(), vec![7; 16 << 10][..]);
+            }
+        }
+        env.report().counter("buffer_bytes_made")
+    };
+    let kept = || PosixEnv::builder().build().unwrap();
+    assert_eq!(made_by(kept(), 100), made_by(kept(), 1));
+    let anew = || PosixEnv::builder().buffer_pool(0).build().unwrap();
+    assert_eq!(made_by(anew(), 100), 100 * 4 * (16 << 10));
+}
