@@ -30,7 +30,10 @@ pub fn auto() -> (Arc<dyn Env>, Choice) {
 fn choose(built: Result<IoUringEnv, Unavailable>) -> (Arc<dyn Env>, Choice) {
     match built {
         Ok(env) => (Arc::new(env), Choice { unavailable: None }),
-        Err(cause) => (Arc::new(PosixEnv::new()), Choice { unavailable: Some(cause) }),
+        Err(cause) => {
+            crate::trace::took_posix(&cause);
+            (Arc::new(PosixEnv::new()), Choice { unavailable: Some(cause) })
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod queue;
 mod report;
 mod sync;
 mod sys;
+mod trace;
 #[cfg(target_os = "linux")]
 mod uring;
 

@@ -252,7 +252,10 @@ impl OsFile {
     /// Remembers that this file refuses NOWAIT, or whatever else its file system does not do on a
     /// ring: it is read by plain calls from now on.
     pub(crate) fn latch_unsupported(&self) {
-        self.nowait.store(Latch::Unsupported as u8, Ordering::Relaxed);
+        let before = self.nowait.swap(Latch::Unsupported as u8, Ordering::Relaxed);
+        if before != Latch::Unsupported as u8 {
+            crate::trace::nowait_unsupported(&self.path);
+        }
     }
 
     /// Remembers that this file refused a read of several pieces of memory at once; whether that is

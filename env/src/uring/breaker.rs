@@ -4,6 +4,7 @@
 //! It has no clock: it opens and closes by counting operations, so a simulation replays it.
 
 use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::trace;
 
 /// What one failed completion adds, in units of one good operation.
 const FAULT: u64 = 1000;
@@ -38,7 +39,11 @@ impl Breaker {
             let level = ((state & !OPEN) + FAULT).min(HIGHEST);
             if level >= OPENS { level | OPEN } else { level | state & OPEN }
         });
-        before & OPEN == 0 && self.is_open()
+        let opened = before & OPEN == 0 && self.is_open();
+        if opened {
+            trace::breaker_opened();
+        }
+        opened
     }
 
     /// Counts a good completion, or an operation served by a plain call.
@@ -47,10 +52,13 @@ impl Breaker {
         if self.state.load(Ordering::Relaxed) == 0 {
             return;
         }
-        self.change(|state| match (state & !OPEN).saturating_sub(1) {
+        let before = self.change(|state| match (state & !OPEN).saturating_sub(1) {
             0 => 0,
             level => level | state & OPEN,
         });
+        if before == 1 | OPEN {
+            trace::breaker_closed();
+        }
     }
 
     fn change(&self, edit: impl Fn(u64) -> u64) -> u64 {
@@ -77,6 +85,17 @@ mod tests {
         breaker.good();
         assert!(!breaker.is_open());
         assert_eq!(breaker.level(), 0);
+    }
+
+    #[cfg(feature = "tracing")]
+    #[test]
+    fn opening_and_closing_are_told_once_each() {
+        let breaker = Breaker::default();
+        let told = trace::told_by(|| assert_eq!((0..9).filter(|_| breaker.fault()).count(), 1));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("WARN message=rings fail again and again"), "{told:?}");
+        let told = trace::told_by(|| (0..20_000).for_each(|_| breaker.good()));
+        assert_eq!(told, ["INFO message=rings are used again"]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::kernel::SetupError;
 use super::ring::Ring;
 use super::setup::with_memory_back_off;
 use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering};
+use crate::trace;
 
 /// Makes one more ring like the others, at once or not at all.
 pub(crate) type MakeRing = dyn Fn() -> Result<Box<dyn Ring>, SetupError> + Send + Sync;
@@ -86,8 +87,12 @@ impl Pool {
             }
         }
         let places = rings.into_iter().map(|ring| Place { cell: Mutex::new(Cell::Idle(ring)) });
+        let places: Box<[Place]> = places.collect();
+        if let Some(error) = shortfall {
+            trace::fewer_rings(places.len(), asked, error.errno());
+        }
         Ok(Self {
-            places: places.collect(),
+            places,
             make,
             asked,
             shortfall,
@@ -153,10 +158,14 @@ impl Pool {
         match std::mem::replace(&mut *cell, Cell::Out) {
             Cell::Idle(ring) => Some(Taken { ring, place }),
             Cell::Retired => {
-                let Ok(ring) = (self.make)() else {
-                    self.lost.fetch_add(1, Ordering::Relaxed);
-                    *cell = Cell::Lost;
-                    return None;
+                let ring = match (self.make)() {
+                    Ok(ring) => ring,
+                    Err(error) => {
+                        trace::ring_lost(error.errno());
+                        self.lost.fetch_add(1, Ordering::Relaxed);
+                        *cell = Cell::Lost;
+                        return None;
+                    }
                 };
                 self.replaced.fetch_add(1, Ordering::Relaxed);
                 Some(Taken { ring, place })
@@ -177,6 +186,7 @@ impl Pool {
     /// Closes a ring for good. Memory that the kernel might still write to through it must have
     /// been leaked: closing is no barrier.
     pub(crate) fn retire(&self, taken: Taken) {
+        trace::ring_retired();
         let place = taken.place;
         drop(taken);
         *self.places[place].cell.lock() = Cell::Retired;
@@ -270,6 +280,23 @@ mod tests {
         assert_eq!(pool.shortfall(), Some(SetupError::Setup(libc::ENOMEM)));
         let none = Pool::new(16, None, scripted(0).0);
         assert_eq!(none.unwrap_err(), SetupError::Setup(libc::ENOMEM));
+    }
+
+    #[cfg(feature = "tracing")]
+    #[test]
+    fn a_small_pool_and_rings_given_up_are_told() {
+        let told = trace::told_by(|| {
+            let pool = Pool::new(3, None, scripted(2).0).unwrap();
+            pool.retire(pool.take().unwrap());
+            let taken = [pool.take(), pool.take(), pool.take()];
+            assert_eq!(taken.iter().filter(|taken| taken.is_some()).count(), 1);
+        });
+        let expected = [
+            "WARN message=fewer rings than asked for made=2 asked=3 errno=12",
+            "WARN message=a ring is given up after a defect",
+            "WARN message=a ring that was given up cannot be replaced errno=12",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

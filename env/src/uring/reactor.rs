@@ -27,6 +27,7 @@ use super::ring::Ring;
 use crate::counters::Count;
 use crate::os_file::Os;
 use crate::sync::{Arc, AtomicBool, Condvar, Mutex, Ordering};
+use crate::trace;
 
 use errand::Task;
 use inbox::{Bell, Inbox, Next};
@@ -252,6 +253,7 @@ fn run(mut machine: Machine, os: &Arc<Os>, inbox: &Inbox<Task, EventBell>, life:
     loop {
         machine.turn(inbox);
         if machine.is_off() {
+            trace::reactor_ended("it lost its ring, and another cannot be made");
             life.alive.store(false, Ordering::Release);
             // These were never in a ring, so their owners may write them.
             inbox.close_and_drain().into_iter().for_each(Task::give_back);
@@ -279,6 +281,9 @@ struct End<'a> {
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
+        if thread::panicking() && self.life.alive.swap(false, Ordering::AcqRel) {
+            trace::reactor_ended("it panicked");
+        }
         self.life.alive.store(false, Ordering::Release);
         // Blocks that are still queued settle as lost, reads come back.
         drop(self.inbox.close_and_drain());

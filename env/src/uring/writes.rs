@@ -15,6 +15,7 @@ use crate::os_file::Os;
 use crate::posix::outlet::Outlet;
 use crate::posix::writable::Shared;
 use crate::sync::Arc;
+use crate::trace;
 use crate::{EnvReport, FileKind};
 
 /// The most entries of the reactor's ring, and so of its writes in flight.
@@ -69,7 +70,12 @@ impl Writes {
     ) -> Result<Self, Unavailable> {
         let path = options.write_path;
         let early_sync = options.early_sync;
-        let off = |why_not| Ok(Self { path, early_sync, reactor: None, why_not });
+        let off = |why_not: Option<String>| {
+            if let Some(why) = &why_not {
+                trace::no_reactor(why);
+            }
+            Ok(Self { path, early_sync, reactor: None, why_not })
+        };
         if path == WritePath::Caller {
             return off(None);
         }

@@ -10,6 +10,7 @@ use crate::Request;
 use crate::counters::Count;
 use crate::os_file::Os;
 use crate::sync::Arc;
+use crate::trace;
 use crate::uring::op::Piece;
 use crate::uring::reactor::{Errand, Mailbox, Reactor};
 use crate::uring::slots::Slots;
@@ -79,6 +80,7 @@ impl RingQueue {
     pub(super) fn read_without_ring(&mut self) {
         self.without_ring = true;
         self.shared.os.counters.bump(Count::PoolEmpty);
+        trace::no_free_ring(self.staged.len());
         let reactor = self.reactor().cloned();
         let mut errands = Vec::new();
         let pieces: Vec<Piece> = self.staged.drain(..).collect();

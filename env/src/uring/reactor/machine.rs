@@ -21,6 +21,7 @@ use super::{MakeRing, SetupError};
 use crate::counters::Count;
 use crate::os_file::Os;
 use crate::sync::Arc;
+use crate::trace;
 use crate::uring::breaker::Breaker;
 use crate::uring::flight::{Flight, Tally, Turn, Want};
 use crate::uring::op::Piece;
@@ -414,6 +415,7 @@ impl Machine {
     fn replace_spent(&mut self) {
         if self.flight.as_ref().is_some_and(|f| f.is_spoiled() && f.in_flight() == 0) {
             self.os.counters.bump(Count::RingRetired);
+            trace::ring_retired();
             self.flight = None;
             self.flight = (self.make)().ok().map(|ring| Flight::new(ring, TALLY));
             if self.is_off() {
