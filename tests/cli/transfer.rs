@@ -193,9 +193,10 @@ fn an_absent_input_file_is_named() {
 #[test]
 fn an_import_that_fails_says_how_many_entries_it_has_stored() {
     let scratch = Scratch::new();
-    let lines: String = (0..24_000).map(|n| format!("{n:08}\t{}\n", "x".repeat(1000))).collect();
+    let value = "x".repeat(1000);
+    let lines: Vec<String> = (0..24_000).map(|n| format!("{n:08}\t{value}")).collect();
     let file = scratch.path("lines.tsv");
-    fs::write(&file, lines).unwrap();
+    fs::write(&file, lines.join("\n")).unwrap();
     // In blocks of 512 bytes, 12 MB, of which the log needs more. The signal is ignored: an error.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 24000; exec \"$@\"", "sh"])
