@@ -244,10 +244,13 @@ impl Server {
         answer.extend_from_slice(&i32::to_ne_bytes(error));
         answer.extend_from_slice(&request.unique.to_ne_bytes());
         answer.extend_from_slice(&data);
-        if held {
-            self.shared.state().held.push_back((Instant::now(), answer));
+        let mut state = self.shared.state();
+        // Released meanwhile, it must not be held for ever.
+        if held && (state.reads == Trouble::Hold || state.writes == Trouble::Hold) {
+            state.held.push_back((Instant::now(), answer));
             self.shared.changed.notify_all();
         } else {
+            drop(state);
             // A request that was withdrawn needs no answer.
             let _ = rustix::io::write(&self.shared.channel, &answer);
         }
