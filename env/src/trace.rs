@@ -80,17 +80,25 @@ pub(crate) fn nowait_unsupported(path: &Path) {
 }
 
 /// The events of this thread while `run` runs: level, message, and the other values by name.
+///
+/// One collector serves all threads: with one for each, a thread that has none could be the first
+/// to reach an event, which would then be off for all.
 #[cfg(all(test, feature = "tracing"))]
 pub(crate) fn told_by(run: impl FnOnce()) -> Vec<String> {
+    use std::cell::RefCell;
     use std::fmt::{Debug, Write};
-    use std::sync::Arc;
+    use std::sync::Once;
 
-    use parking_lot::Mutex;
     use tracing::field::{Field, Visit};
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
 
-    struct Collector(Arc<Mutex<Vec<String>>>);
+    thread_local! {
+        static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    }
+    static INSTALLED: Once = Once::new();
+
+    struct Collector;
 
     struct Line(String);
 
@@ -116,7 +124,8 @@ pub(crate) fn told_by(run: impl FnOnce()) -> Vec<String> {
         fn event(&self, event: &Event<'_>) {
             let mut line = Line(event.metadata().level().to_string());
             event.record(&mut line);
-            self.0.lock().push(line.0);
+            // A thread that ends may have none left to tell.
+            let _ = TOLD.try_with(|told| told.borrow_mut().push(line.0));
         }
 
         fn enter(&self, _: &Id) {}
@@ -124,9 +133,13 @@ pub(crate) fn told_by(run: impl FnOnce()) -> Vec<String> {
         fn exit(&self, _: &Id) {}
     }
 
-    let told = Arc::new(Mutex::new(Vec::new()));
-    tracing::subscriber::with_default(Collector(Arc::clone(&told)), run);
-    std::mem::take(&mut *told.lock())
+    INSTALLED.call_once(|| {
+        tracing::subscriber::set_global_default(Collector).expect("there is no other collector");
+        tracing::callsite::rebuild_interest_cache();
+    });
+    TOLD.take();
+    run();
+    TOLD.take()
 }
 
 #[cfg(all(test, feature = "tracing", target_os = "linux"))]
