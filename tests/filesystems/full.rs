@@ -124,10 +124,20 @@ fn numbers(db: &Db) -> Vec<u64> {
     db.iter().map(number).collect()
 }
 
-/// Does something until there is room for it, which must be soon.
-fn again_while_full(mut attempt: impl FnMut() -> treering::Result<()>) {
-    let done = (0..600).any(|_| match attempt() {
+/// Does something until there is room for it, which must be soon. A manifest that met the full
+/// device stops all writes until the next open, so the database is opened again then.
+fn again_while_full(
+    db: &mut Option<Db>,
+    open: impl Fn() -> Db,
+    attempt: impl Fn(&Db) -> treering::Result<()>,
+) {
+    let done = (0..600).any(|_| match attempt(db.as_ref().unwrap()) {
         Ok(()) => true,
+        Err(DbError::Poisoned(cause)) if matches!(*cause, DbError::NoSpace(_)) => {
+            drop(db.take());
+            *db = Some(open());
+            false
+        }
         Err(DbError::NoSpace(_)) => {
             std::thread::sleep(Duration::from_millis(50));
             false
@@ -142,7 +152,8 @@ fn a_database_lives_through_a_full_device(mounted: &Mounted) {
         for &background_threads in threads {
             let dir = mounted.dir().join("db");
             let env: Arc<dyn Env> = Arc::new(env.clone());
-            let db = Db::open(Arc::clone(&env), &dir, small(background_threads)).unwrap();
+            let open = || Db::open(Arc::clone(&env), &dir, small(background_threads)).unwrap();
+            let db = open();
             let filler = Filler::new(mounted, 6 << 20);
             let mut acknowledged = Vec::new();
             let full = (0..20_000).find_map(|number| match put(&db, number) {
@@ -153,16 +164,19 @@ fn a_database_lives_through_a_full_device(mounted: &Mounted) {
                 Err(error) => Some(error),
             });
             let full = full.expect("forty megabytes do not fit");
-            assert!(matches!(full, DbError::NoSpace(_)), "{full}");
+            let cause = if let DbError::Poisoned(cause) = &full { cause } else { &full };
+            assert!(matches!(cause, DbError::NoSpace(_)), "{full}");
             assert!(acknowledged.len() > 100, "{} writes", acknowledged.len());
             assert_eq!(numbers(&db), acknowledged, "reads go on");
             drop(filler);
             // What waits for room tries again in a while, and the writes behind it wait for that.
+            let mut db = Some(db);
             for number in 30_000..30_500 {
-                again_while_full(|| put(&db, number));
+                again_while_full(&mut db, open, |db| put(db, number));
                 acknowledged.push(number);
             }
-            again_while_full(|| db.flush());
+            again_while_full(&mut db, open, Db::flush);
+            let db = db.unwrap();
             assert_eq!(numbers(&db), acknowledged);
             db.close().unwrap();
             drop(db);
