@@ -251,7 +251,7 @@ impl Op {
 
     /// Where the first of what was left for a plain read begins, all of which is to be read in
     /// another way now.
-    pub(crate) fn first_left(&mut self) -> usize {
+    pub(crate) fn take_rest(&mut self) -> usize {
         let rest = mem::take(&mut self.rest);
         rest.iter().map(|range| range.start).min().unwrap_or(self.wanted.start)
     }

@@ -85,18 +85,15 @@ impl Mailbox {
 #[derive(Debug)]
 pub(crate) struct Errand {
     op: Option<Op>,
-    /// Where in the operation's memory reading begins.
-    pub(super) from: usize,
     key: u64,
     owner: Arc<Mailbox>,
 }
 
 impl Errand {
-    /// An errand for what an operation lacks. Nothing of the operation may be outstanding.
+    /// An errand for what an operation has left for a plain read, and has left until it is begun. Nothing of the operation may be outstanding.
     /// It comes back under `key`.
-    pub(crate) fn new(mut op: Op, key: u64, owner: &Arc<Mailbox>) -> Self {
-        let from = op.first_left();
-        Self { op: Some(op), from, key, owner: Arc::clone(owner) }
+    pub(crate) fn new(op: Op, key: u64, owner: &Arc<Mailbox>) -> Self {
+        Self { op: Some(op), key, owner: Arc::clone(owner) }
     }
 
     pub(super) fn op(&mut self) -> &mut Op {

@@ -174,10 +174,10 @@ impl Machine {
 
     /// Cuts an errand into pieces, which go next.
     fn begin(&mut self, errand: Errand) {
-        let from = errand.from;
         let key = self.errands.insert(errand);
-        let errand = self.errands.get_mut(key).expect("just put there");
-        self.pieces.extend(errand.op().cut(key, from));
+        let op = self.errands.get_mut(key).expect("just put there").op();
+        let from = op.take_rest();
+        self.pieces.extend(op.cut(key, from));
     }
 
     /// Pushes a piece of an errand. The ring has room.

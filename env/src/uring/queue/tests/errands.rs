@@ -13,9 +13,13 @@ const PAGE: usize = 4096;
 /// A direct file of known bytes, which is known to do NOWAIT reads.
 fn direct(bench: &Bench) -> Option<Arc<dyn RandomAccessFile>> {
     std::fs::write(bench.path("t"), bytes(0, PAGES * PAGE)).unwrap();
-    let file = OsFile::open(&bench.os, &bench.path("t"), Access::Random, true);
-    // What a refusal must look like is asserted where direct reads are.
-    let file = file.ok()?;
+    let file = match OsFile::open(&bench.os, &bench.path("t"), Access::Random, true) {
+        Ok(file) => file,
+        Err(error) => {
+            assert_eq!(error.kind(), crate::ErrorKind::Unsupported, "{error}");
+            return None;
+        }
+    };
     let mut page = bench.os.take_direct(PAGE);
     file.read_nowait(page.as_mut_slice(), 0, &bench.os.counters);
     assert_eq!(file.nowait_latch(), Latch::Works);
@@ -31,11 +35,19 @@ fn with_reactor(
     bench: &Bench,
     make: impl Fn(ScriptedRing) -> ScriptedRing + Send + 'static,
 ) -> Arc<Shared> {
+    with_reactor_of(bench, 64, make)
+}
+
+fn with_reactor_of(
+    bench: &Bench,
+    entries: usize,
+    make: impl Fn(ScriptedRing) -> ScriptedRing + Send + 'static,
+) -> Arc<Shared> {
     let mut shared = bench.shared_values(WritePath::Auto, 1, 64, |ring| ring);
     let seen = Arc::clone(&bench.seen);
     let make = move |bell: &EventBell| {
         let bell = bell.fd().try_clone_to_owned().unwrap();
-        let ring = ScriptedRing::new(64).seen_by(&seen).ringing(move || {
+        let ring = ScriptedRing::new(entries).seen_by(&seen).ringing(move || {
             rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
         });
         Ok(make(ring))
@@ -146,6 +158,28 @@ fn reads_with_a_reactor_that_panics_are_made_again_in_other_memory() {
     assert_eq!(bench.count(Count::RingWaitsInVain), 1);
 }
 
+/// URING-14: what was never in its ring has nothing of the file in its memory.
+#[test]
+fn reads_that_a_reactor_had_not_begun_when_it_ended_are_made_by_plain_calls() {
+    for panics in [true, false] {
+        let bench = Bench::new();
+        let Some(file) = direct(&bench) else { return };
+        // Eight of them fill its ring, and then it panics, or loses it for good.
+        let seen = Arc::clone(&bench.seen);
+        let ends = if panics { Entered::Panic } else { Entered::Fail(libc::EBADR) };
+        let made = AtomicBool::new(false);
+        let shared = with_reactor_of(&bench, 8, move |ring| {
+            assert!(!made.swap(true, Ordering::SeqCst), "no other ring is to be had");
+            let seen = Arc::clone(&seen);
+            ring.while_open(|| false)
+                .entering(move |_| if seen.lock().entries.len() >= 8 { ends } else { Entered::All })
+        });
+        read_all_without_ring(&shared, &file);
+        assert!(bench.count(Count::FallbackPreads) >= PAGES as u64 - 8);
+        assert!(!shared.reactor.as_ref().unwrap().is_alive());
+    }
+}
+
 /// URING-13
 #[test]
 fn a_queue_that_is_dropped_waits_for_its_reads_with_the_reactor() {
@@ -197,14 +231,16 @@ fn without_a_reactor_a_ring_that_comes_back_in_time_is_waited_for() {
         rounds += 1;
         assert!(rounds <= 100, "no wait was ever in time");
         let taken = shared.pool.take().unwrap();
+        let read = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while shared.pool.waiting() == 0 {
+                while shared.pool.waiting() == 0 && !read.load(Ordering::SeqCst) {
                     std::thread::yield_now();
                 }
                 shared.pool.give_back(taken);
             });
             assert_right(&read_all(&shared, &file, &ranges), &ranges);
+            read.store(true, Ordering::SeqCst);
         });
     }
     assert!(bench.count(Count::RingReads) >= PAGES as u64);
