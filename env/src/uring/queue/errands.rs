@@ -15,8 +15,9 @@ use crate::uring::op::Piece;
 use crate::uring::reactor::{Errand, Mailbox, Reactor};
 use crate::uring::slots::Slots;
 
-/// How long a queue waits for a ring, once in a batch: a few reads of a slow disk.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// How long a queue waits for a ring, once in a batch: no longer than it takes to read some tens
+/// of blocks one after another, so that waiting in vain at most doubles the time.
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// A request whose operation is with the reactor, should it have to be begun again.
 #[derive(Debug)]
