@@ -39,7 +39,7 @@ impl Breaker {
             let level = ((state & !OPEN) + FAULT).min(HIGHEST);
             if level >= OPENS { level | OPEN } else { level | state & OPEN }
         });
-        let opened = before & OPEN == 0 && self.is_open();
+        let opened = before & OPEN == 0 && before + FAULT >= OPENS;
         if opened {
             trace::breaker_opened();
         }

@@ -152,7 +152,9 @@ fn two_thousand_threads_that_read_past_the_cache_and_exit_leave_nothing_wrong() 
         });
     }
     let report = env.report();
-    assert!(report.counter("ring_reads") >= 1000 * 7, "{report}");
+    // A ring that is just being given back may look taken: then the reactor reads.
+    let reads = report.counter("ring_reads") + report.counter("reactor_reads");
+    assert!(reads >= 1000 * 7, "{report}");
     assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
     assert_eq!(report.counter("ring_retired") + report.counter("retried_efault"), 0, "{report}");
 }
