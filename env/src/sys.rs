@@ -34,10 +34,8 @@ pub(crate) enum OpenMode {
     ReadDirect,
     /// For reading and writing; created empty, private to the user, if absent.
     ReadWrite,
-    /// An existing file, for reading and writing past the page cache.
+    /// The same, past the page cache.
     ReadWriteDirect,
-    /// A new file for the same, private to the user; fails if the name is taken, even by a link.
-    CreateReadWriteDirect,
     /// As `ReadWrite`, but never through a symbolic link.
     Lock,
     /// A new file for writing, private to the user; fails if the name is taken, even by a link.

@@ -1,17 +1,14 @@
 //! A file read and written in place, through the page cache or past it.
 
 use std::any::Any;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use super::write::{Durability, WriteFailure, pwrite_all, pwrite_blocks};
 use super::{DirectAlign, Os, OsFile, direct, no_direct};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::sys::{OpenMode, uninterrupted};
-use crate::{Access, Error, ErrorKind, RandomAccessFile, RandomRwFile, Result};
-
-/// How often a file is opened that others create and remove meanwhile.
-const TRIES: usize = 8;
+use crate::{Access, Error, RandomAccessFile, RandomRwFile, Result};
 
 /// See [`RandomRwFile`].
 #[derive(Debug)]
@@ -88,48 +85,19 @@ fn open_buffered(os: &Arc<Os>, path: &Path) -> Result<OsFile> {
     OsFile::from_parts(os, fd, path, stat, Access::Random, None)
 }
 
+/// A refusal may leave an empty file: the kernel makes the name before it finds that the file
+/// cannot be direct, and by then the name may be another opener's too, so it is not taken away.
 fn open_direct(os: &Arc<Os>, path: &Path) -> Result<OsFile> {
-    let (fd, created) = open_or_create_direct(os, path)?;
-    let file = os.stat_fd(&fd, path).and_then(|stat| {
-        let align = DirectAlign::of(stat.direct);
-        let align = align.ok_or_else(|| no_direct("writes in place", path))?;
-        OsFile::from_parts(os, fd, path, stat, Access::Random, Some(align))
-    });
-    file.inspect_err(|_| {
-        if created {
-            // It is empty and ours alone.
-            let _ = os.sys.unlink(path);
-        }
-    })
-}
-
-/// The descriptor, and whether the file was created. Opening and creating are two steps, so that a
-/// refusal is known to have left a file or not: the kernel makes the name before it finds that the
-/// file cannot be direct.
-fn open_or_create_direct(os: &Os, path: &Path) -> Result<(OwnedFd, bool)> {
-    let refused = |error: Error| match error.errno() {
+    let fd = os.open_file(path, OpenMode::ReadWriteDirect, "open").map_err(|error| match error
+        .errno()
+    {
         Some(libc::EINVAL) => no_direct("writes in place", path),
         _ => error,
-    };
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        match os.open_file(path, OpenMode::ReadWriteDirect, "open") {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            opened => return opened.map(|fd| (fd, false)).map_err(refused),
-        }
-        match os.open_fd(path, OpenMode::CreateReadWriteDirect, "open") {
-            Ok(fd) => return Ok((fd, true)),
-            // Someone else was faster.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => {}
-            Err(error) => {
-                if error.errno() == Some(libc::EINVAL) {
-                    let _ = os.sys.unlink(path);
-                }
-                return Err(refused(error));
-            }
-        }
-    }
+    })?;
+    let stat = os.stat_fd(&fd, path)?;
+    let align = DirectAlign::of(stat.direct);
+    let align = align.ok_or_else(|| no_direct("writes in place", path))?;
+    OsFile::from_parts(os, fd, path, stat, Access::Random, Some(align))
 }
 
 impl RandomAccessFile for OsRwFile {

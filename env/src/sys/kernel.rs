@@ -33,10 +33,7 @@ impl Sys for KernelSys {
             OpenMode::Read => OFlags::RDONLY,
             OpenMode::ReadDirect => OFlags::RDONLY | os::direct_flag()?,
             OpenMode::ReadWrite => OFlags::RDWR | OFlags::CREATE,
-            OpenMode::ReadWriteDirect => OFlags::RDWR | os::direct_flag()?,
-            OpenMode::CreateReadWriteDirect => {
-                OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | os::direct_flag()?
-            }
+            OpenMode::ReadWriteDirect => OFlags::RDWR | OFlags::CREATE | os::direct_flag()?,
             OpenMode::Lock => OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW,
             OpenMode::Create => create_new,
             OpenMode::CreateDirect => create_new | os::direct_flag()?,
