@@ -54,9 +54,9 @@ pub use treering_env as env;
 pub use treering_env::{Env, IoUringEnv, MemEnv, PosixEnv, auto};
 pub use treering_lsm::{
     CfOptions, Clock, ColumnFamily, Compression, Db, DbBuilder, DbCursor, Durability, Error,
-    FamilyRef, FamilyStats, LevelStats, MAX_KEY_SIZE, MAX_VALUE_SIZE, Options, Range, ReadOptions,
-    RecoveryCut, RecoveryReport, Result, Snapshot, Stats, SystemClock, TailPolicy, WriteBatch,
-    WriteOptions, inspect,
+    FailedKeys, FamilyRef, FamilyStats, FixedColumn, KeyColumn, LevelStats, MAX_KEY_SIZE,
+    MAX_VALUE_SIZE, Options, Range, ReadOptions, RecoveryCut, RecoveryReport, Result, Snapshot,
+    Stats, SystemClock, TailPolicy, ValueColumn, WriteBatch, WriteOptions, inspect,
 };
 
 #[cfg(feature = "cli")]

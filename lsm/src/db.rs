@@ -17,6 +17,7 @@
 mod background;
 mod close;
 mod column_family;
+mod columns;
 mod compact;
 mod flush;
 mod log;
@@ -45,6 +46,7 @@ use parking_lot::{Condvar, Mutex};
 use treering_env::{Env, FileLock, PosixEnv};
 
 pub use column_family::ColumnFamily;
+pub use columns::{FailedKeys, FixedColumn, KeyColumn, ValueColumn};
 pub use open::DbBuilder;
 pub use snapshot::Snapshot;
 

@@ -30,7 +30,9 @@ mod wal;
 
 pub use batch::{FamilyRef, WriteBatch};
 pub use clock::{Clock, SystemClock};
-pub use db::{ColumnFamily, Db, DbBuilder, Snapshot};
+pub use db::{
+    ColumnFamily, Db, DbBuilder, FailedKeys, FixedColumn, KeyColumn, Snapshot, ValueColumn,
+};
 pub use error::{Error, Result};
 pub use iter::{DbCursor, Range};
 pub use key::{MAX_KEY_SIZE, MAX_VALUE_SIZE};

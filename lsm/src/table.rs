@@ -20,7 +20,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use block::Block;
+pub(crate) use block::{Block, Entry};
 pub(crate) use cursor::TableCursor;
 pub(crate) use filter::hash as filter_hash;
 pub(crate) use format::BlockHandle;

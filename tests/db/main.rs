@@ -4,9 +4,11 @@
 //! depends on threads is in `threads`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail a test by panicking")]
 
+mod allocator;
 mod basics;
 mod buffered;
 mod closing;
+mod columns;
 mod costs;
 mod crash;
 mod damage_cases;

@@ -7,8 +7,8 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use treering::{
-    CfOptions, ColumnFamily, Compression, Db, Durability, Options, ReadOptions, Snapshot,
-    WriteBatch, WriteOptions,
+    CfOptions, ColumnFamily, Compression, Db, Durability, KeyColumn, Options, ReadOptions,
+    Snapshot, WriteBatch, WriteOptions,
 };
 
 use crate::environments::Place;
@@ -220,6 +220,27 @@ impl Driver<'_> {
         let read = ReadOptions { fill_cache: self.rng.random_bool(0.5) };
         let found = self.db().multi_get_opt(&keys, &read);
         compare_many(&found, keys.iter().map(|key| self.model["default"].get(key)));
+        self.multi_get_columns(&keys);
+    }
+
+    fn multi_get_columns(&mut self, keys: &[Vec<u8>]) {
+        if self.rng.random_bool(0.5) {
+            self.place.make_cold();
+        }
+        let name = self.family_name();
+        let (mut bytes, mut offsets) = (Vec::new(), vec![0]);
+        for key in keys {
+            bytes.extend_from_slice(key);
+            offsets.push(i64::try_from(bytes.len()).unwrap());
+        }
+        let packed = KeyColumn::offsets(&bytes, &offsets).unwrap();
+        let (column, failed) = self.family(&name).multi_get_columns(packed).unwrap();
+        failed.into_result().unwrap();
+        assert_eq!(column.len(), keys.len());
+        for (index, key) in keys.iter().enumerate() {
+            let expected = self.model[&name].get(key).map(|value| &value[..]);
+            assert_eq!(column.get(index), expected, "answer {index} of a column");
+        }
     }
 
     fn range(&mut self) {

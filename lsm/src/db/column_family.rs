@@ -120,8 +120,8 @@ impl Handle {
 /// the family was dropped every call is [`Error::FamilyDropped`]; iterators made before go on.
 #[derive(Clone, Debug)]
 pub struct ColumnFamily {
-    handle: Arc<Handle>,
-    id: FamilyId,
+    pub(super) handle: Arc<Handle>,
+    pub(super) id: FamilyId,
     name: Arc<str>,
 }
 

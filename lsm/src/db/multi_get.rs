@@ -5,7 +5,8 @@
 //! Plans are made for several keys at once ([`plan`]), so that they wait for memory together. A
 //! missing block goes into the one queue of the call as soon as a key stands in front of it, and
 //! a block that arrives moves every key that waits for it on, which may push further blocks at
-//! once. So the queue stays full, across files, levels and families.
+//! once. So the queue stays full, across files, levels and families. Where the answers go, one by
+//! one or into a column, is nothing that this depends on ([`answers`]).
 //!
 //! Invariants:
 //! * A key looks into its blocks strictly in the order of its plan; a step that fails ends it with
@@ -21,14 +22,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use treering_env::{Completion, IoQueue};
 
+use super::columns::{FailedKeys, FixedColumn, KeyColumn, ValueColumn};
 use super::view::ReadView;
 use super::{ColumnFamily, Handle, Shared};
 use crate::batch::FamilyId;
 use crate::key;
-use crate::memtable::Lookup;
 use crate::table::{Block, BlockHandle, Table};
 use crate::{Error, ReadOptions, Result};
+use answers::{Answers, Each, Fixed, Found, Packed};
 
+mod answers;
 mod plan;
 
 /// Keys in work at once.
@@ -49,7 +52,53 @@ impl Shared {
         if let Err(error) = self.check_open() {
             return keys.iter().map(|_| Err(error.clone())).collect();
         }
-        self.at(at, |view, sequence| Call::new(self, view, sequence, keys, options).run())
+        self.at(at, |view, sequence| {
+            let keys = keys.iter().map(|(family, key)| (*family, key.as_ref()));
+            let mut each = Each::default();
+            let item_of =
+                Call::new(self, view, sequence, options, Answers::Each(&mut each)).run(keys);
+            each.finish(&item_of)
+        })
+    }
+
+    /// The values of many keys of a family at one moment, as one column.
+    pub(crate) fn multi_get_columns(
+        &self,
+        at: Option<u64>,
+        family: FamilyId,
+        keys: KeyColumn<'_>,
+        options: &ReadOptions,
+    ) -> Result<(ValueColumn, FailedKeys)> {
+        self.check_open()?;
+        self.at(at, |view, sequence| {
+            view.family(family)?;
+            let keys = keys.iter().map(|key| (family, key));
+            let mut packed = Packed::default();
+            let answers = Answers::Packed(&mut packed);
+            let item_of = Call::new(self, view, sequence, options, answers).run(keys);
+            packed.finish(&item_of)
+        })
+    }
+
+    /// The values of many keys of a family at one moment, in the caller's memory.
+    pub(crate) fn multi_get_fixed(
+        &self,
+        at: Option<u64>,
+        family: FamilyId,
+        keys: KeyColumn<'_>,
+        out: FixedColumn<'_>,
+        options: &ReadOptions,
+    ) -> Result<FailedKeys> {
+        self.check_open()?;
+        out.check(keys.len())?;
+        self.at(at, |view, sequence| {
+            view.family(family)?;
+            let keys = keys.iter().map(|key| (family, key));
+            let mut fixed = Fixed::new(out);
+            let answers = Answers::Fixed(&mut fixed);
+            let item_of = Call::new(self, view, sequence, options, answers).run(keys);
+            Ok(fixed.finish(&item_of))
+        })
     }
 }
 
@@ -84,14 +133,17 @@ impl Handle {
 /// One key to find.
 struct Item<'a> {
     family: FamilyId,
+    /// A memtable had the answer.
+    in_memory: bool,
     key: &'a [u8],
-    /// How many of the caller's keys it answers.
+    /// One of the caller's keys that it answers.
+    first: usize,
+    /// How many of them it answers.
     asked: usize,
     /// The steps still to be taken, newest first, among those of the call.
     plan: Range<usize>,
     /// The next item that waits for the same block.
     next_waiting: Option<usize>,
-    answer: Option<Answer>,
 }
 
 #[derive(Debug)]
@@ -120,14 +172,13 @@ enum SlotState {
     Failed(Error),
 }
 
-struct Call<'a> {
+struct Call<'a, 'out> {
     shared: &'a Shared,
     view: &'a ReadView,
     sequence: u64,
     options: &'a ReadOptions,
+    answers: Answers<'a, 'out>,
     items: Vec<Item<'a>>,
-    /// For each key of the caller, its item.
-    item_of: Vec<usize>,
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     steps: Vec<Step>,
@@ -138,38 +189,21 @@ struct Call<'a> {
     seek: Vec<u8>,
 }
 
-impl<'a> Call<'a> {
-    fn new<K: AsRef<[u8]>>(
+impl<'a, 'out> Call<'a, 'out> {
+    fn new(
         shared: &'a Shared,
         view: &'a ReadView,
         sequence: u64,
-        keys: &'a [(FamilyId, K)],
         options: &'a ReadOptions,
+        answers: Answers<'a, 'out>,
     ) -> Self {
-        let key_at = |index: usize| (keys[index].0, keys[index].1.as_ref());
-        let mut order: Vec<usize> = (0..keys.len()).collect();
-        order.sort_unstable_by(|a, b| key_at(*a).cmp(&key_at(*b)));
-        let mut items: Vec<Item<'a>> = Vec::with_capacity(keys.len());
-        let mut item_of = vec![0; keys.len()];
-        for index in order {
-            let (family, key) = key_at(index);
-            if let Some(last) = items.last_mut()
-                && (last.family, last.key) == (family, key)
-            {
-                last.asked += 1;
-            } else {
-                let (plan, next_waiting, answer) = Default::default();
-                items.push(Item { family, key, asked: 1, plan, next_waiting, answer });
-            }
-            item_of[index] = items.len() - 1;
-        }
         Self {
             shared,
             view,
             sequence,
             options,
-            items,
-            item_of,
+            answers,
+            items: Vec::new(),
             slots: Vec::new(),
             free: Vec::new(),
             steps: Vec::new(),
@@ -181,9 +215,36 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn run(mut self) -> Vec<Answer> {
+    /// Makes the items, in order. For each of the caller's keys: its item.
+    fn sort(&mut self, keys: impl ExactSizeIterator<Item = (FamilyId, &'a [u8])>) -> Vec<usize> {
+        let mut item_of = vec![0; keys.len()];
+        let mut order: Vec<(FamilyId, &'a [u8], usize)> = Vec::with_capacity(keys.len());
+        order.extend(keys.enumerate().map(|(index, (family, key))| (family, key, index)));
+        order.sort_unstable();
+        self.items.reserve_exact(order.len());
+        for (family, key, first) in order {
+            if let Some(last) = self.items.last_mut()
+                && (last.family, last.key) == (family, key)
+            {
+                last.asked += 1;
+            } else {
+                let (in_memory, asked, plan, next_waiting) = (false, 1, 0..0, None);
+                self.items.push(Item { family, in_memory, key, first, asked, plan, next_waiting });
+            }
+            item_of[first] = self.items.len() - 1;
+        }
+        item_of
+    }
+
+    /// Answers all keys. For each of them: the item whose answer is its own.
+    fn run(mut self, keys: impl ExactSizeIterator<Item = (FamilyId, &'a [u8])>) -> Vec<usize> {
+        let item_of = self.sort(keys);
+        self.answers.expect(self.items.len());
         let mut next = 0;
         loop {
+            if self.answers.overflowed() {
+                next = self.items.len();
+            }
             while next < self.items.len() && self.active < MAX_ACTIVE && self.bytes < MAX_BYTES {
                 next = self.start(next);
             }
@@ -193,14 +254,7 @@ impl<'a> Call<'a> {
                 None => assert_eq!(self.active, 0, "a key in work waits for a block in flight"),
             }
         }
-        let items = &mut self.items;
-        let answer = |item: &usize| {
-            let item = &mut items[*item];
-            item.asked -= 1;
-            let answer = if item.asked == 0 { item.answer.take() } else { item.answer.clone() };
-            answer.expect("every key has its answer")
-        };
-        self.item_of.iter().map(answer).collect()
+        item_of
     }
 
     fn slot(&mut self, table: Arc<Table>, handle: BlockHandle) -> usize {
@@ -231,27 +285,33 @@ impl<'a> Call<'a> {
 
     /// Follows a key's plan until it has its answer or must wait for a block.
     fn advance(&mut self, item: usize) {
-        let answer = loop {
-            let Some(at) = self.items[item].plan.next() else { break Ok(None) };
+        loop {
+            let Some(at) = self.items[item].plan.next() else {
+                self.answers.put(item, &self.items[item], Ok(None));
+                break;
+            };
             let slot = match &mut self.steps[at] {
                 Step::Block(slot) => *slot,
-                Step::Fail(error) => break Err(*error.take().expect("a failure is met once")),
+                Step::Fail(error) => {
+                    let error = *error.take().expect("a failure is met once");
+                    self.answers.put(item, &self.items[item], Err(error));
+                    break;
+                }
             };
             match self.look_into(slot, item) {
                 Looked::Waiting => return self.items[item].plan.start = at,
-                Looked::Answered(answer) => {
+                Looked::Answered => {
                     self.release(slot);
-                    break answer;
+                    break;
                 }
                 Looked::Absent => self.release(slot),
             }
-        };
+        }
         for at in std::mem::take(&mut self.items[item].plan) {
             if let Step::Block(slot) = self.steps[at] {
                 self.release(slot);
             }
         }
-        self.items[item].answer = Some(answer);
         self.active -= 1;
     }
 
@@ -273,16 +333,21 @@ impl<'a> Call<'a> {
                 self.items[item].next_waiting = waiting.replace(item);
                 Looked::Waiting
             }
-            SlotState::Failed(error) => Looked::Answered(Err(error.clone())),
+            SlotState::Failed(error) => {
+                self.answers.put(item, &self.items[item], Err(error.clone()));
+                Looked::Answered
+            }
             SlotState::Ready(block) => {
                 self.seek.clear();
                 let trailer = key::seek_trailer(self.sequence);
                 key::append(&mut self.seek, self.items[item].key, trailer);
-                match slot.table.search(slot.handle, block, &self.seek) {
-                    Ok(Some((_, found))) => Looked::Answered(Ok(value_of(found))),
-                    Ok(None) => Looked::Absent,
-                    Err(error) => Looked::Answered(Err(error)),
-                }
+                let found = match slot.table.search(slot.handle, block, &self.seek) {
+                    Ok(None) => return Looked::Absent,
+                    Ok(Some(entry)) => Ok(Found::in_block(block, entry)),
+                    Err(error) => Err(error),
+                };
+                self.answers.put(item, &self.items[item], found);
+                Looked::Answered
             }
         }
     }
@@ -314,12 +379,5 @@ impl<'a> Call<'a> {
 enum Looked {
     Waiting,
     Absent,
-    Answered(Answer),
-}
-
-fn value_of(found: Lookup) -> Option<Bytes> {
-    match found {
-        Lookup::Found(value) => Some(value),
-        Lookup::Deleted => None,
-    }
+    Answered,
 }

@@ -74,8 +74,13 @@ impl Snapshot {
         self.inner.sequence
     }
 
-    fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &Shared {
         &self.inner.handle.shared
+    }
+
+    /// The number of a family of this database.
+    pub(super) fn id_of(&self, family: &ColumnFamily) -> Result<FamilyId> {
+        family.id_in(&self.inner.handle)
     }
 
     /// The value of a key; `None` if it had none.
@@ -90,7 +95,7 @@ impl Snapshot {
 
     /// [`Snapshot::get`] in a column family.
     pub fn get_in(&self, family: &ColumnFamily, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        let id = family.id_in(&self.inner.handle)?;
+        let id = self.id_of(family)?;
         self.shared().get(Some(self.inner.sequence), id, key.as_ref(), &ReadOptions::default())
     }
 
@@ -164,7 +169,7 @@ impl Snapshot {
 
     /// A cursor over all keys of a column family.
     pub fn cursor_in(&self, family: &ColumnFamily) -> Result<DbCursor> {
-        let id = family.id_in(&self.inner.handle)?;
+        let id = self.id_of(family)?;
         self.inner.handle.cursor(Some(self.inner.sequence), id)
     }
 }

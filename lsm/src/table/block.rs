@@ -53,6 +53,13 @@ pub(crate) struct Entry<'a> {
     pub(crate) next: usize,
 }
 
+impl Entry<'_> {
+    /// Whether it says that its key was deleted.
+    pub(crate) fn is_deletion(&self) -> bool {
+        self.trailer & 0xff == ValueKind::Deletion as u64
+    }
+}
+
 /// What a block owner shares with the values sliced from it.
 struct Owner(Arc<Block>);
 
@@ -203,20 +210,21 @@ impl Block {
         trailer: u64,
     ) -> Parsed<Option<(u64, Lookup)>> {
         let Some(entry) = self.search(user_key, trailer)? else { return Ok(None) };
-        if entry.trailer & 0xff == ValueKind::Deletion as u64 {
+        if entry.is_deletion() {
             return Ok(Some((entry.trailer, Lookup::Deleted)));
         }
-        let value = self.value(entry.value, entry.next).ok_or(BAD_ENTRY)?;
-        Ok(Some((entry.trailer, Lookup::Found(value))))
+        Ok(Some((entry.trailer, Lookup::Found(self.value(&entry)))))
     }
 
-    /// `value`, which ends at `end` of this block, to be kept.
-    pub(crate) fn value(self: &Arc<Self>, value: &[u8], end: usize) -> Option<Bytes> {
-        if value.len() < self.data.len() / 4 {
-            return Some(Bytes::copy_from_slice(value));
+    /// The value of an entry of this block, to be kept.
+    pub(crate) fn value(self: &Arc<Self>, entry: &Entry<'_>) -> Bytes {
+        let len = entry.value.len();
+        if len < self.data.len() / 4 {
+            return Bytes::copy_from_slice(entry.value);
         }
-        let range = Range { start: end.checked_sub(value.len())?, end };
-        Some(Bytes::from_owner(Owner(Arc::clone(self))).slice(range))
+        // An entry ends with its value.
+        let range = Range { start: entry.next.saturating_sub(len), end: entry.next };
+        Bytes::from_owner(Owner(Arc::clone(self))).slice(range)
     }
 
     /// Walks over all entries in order, checks that keys ascend strictly, and gives each to

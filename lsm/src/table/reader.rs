@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use treering_env::{Buffer, RandomAccessFile, Request};
 
-use super::block::Block;
+use super::block::{Block, Entry};
 use super::cursor::TableCursor;
 use super::filter::{self, Filter};
 use super::format::{
@@ -241,16 +241,16 @@ impl Table {
         self.decode(handle, buffer, fill_cache)
     }
 
-    /// What the block at `handle` has for a look-up of `internal_key`: trailer and answer of the
-    /// first version at or after it of the same user key.
-    pub(crate) fn search(
+    /// What the block at `handle` has for a look-up of `internal_key`: the first version at or
+    /// after it of the same user key. Allocates nothing.
+    pub(crate) fn search<'a>(
         &self,
         handle: BlockHandle,
-        block: &Arc<Block>,
+        block: &'a Block,
         internal_key: &[u8],
-    ) -> Result<Option<(u64, Lookup)>> {
+    ) -> Result<Option<Entry<'a>>> {
         let (user_key, trailer) = key::split(internal_key);
-        block.get(user_key, trailer).map_err(|malformed| self.damaged(handle, malformed))
+        block.search(user_key, trailer).map_err(|malformed| self.damaged(handle, malformed))
     }
 
     /// The newest version at or after `internal_key` of the same user key: its trailer and what
@@ -265,7 +265,8 @@ impl Table {
         }
         let Some(handle) = self.find_block(internal_key) else { return Ok(None) };
         let block = self.load(handle, fill_cache)?;
-        self.search(handle, &block, internal_key)
+        let (user_key, trailer) = key::split(internal_key);
+        block.get(user_key, trailer).map_err(|malformed| self.damaged(handle, malformed))
     }
 
     /// A cursor over the table, for a reader of any kind.

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use super::{Call, Step, value_of};
+use super::answers::Found;
+use super::{Call, Step};
 use crate::Result;
 use crate::batch::FamilyId;
 use crate::db::Shared;
@@ -57,7 +58,7 @@ pub(super) struct Planner {
     probes: Vec<Probe>,
 }
 
-impl Call<'_> {
+impl Call<'_, '_> {
     /// Takes keys into work, from `first` on as many as are planned together: memtables, then
     /// their plans, then as far as they go without waiting. Returns the next key.
     pub(super) fn start(&mut self, first: usize) -> usize {
@@ -67,8 +68,9 @@ impl Call<'_> {
         let view = match self.view.family(family) {
             Ok(view) => view,
             Err(error) => {
-                let answers = self.items[first..end].iter_mut().map(|item| &mut item.answer);
-                answers.for_each(|answer| *answer = Some(Err(error.clone())));
+                for item in first..end {
+                    self.answers.put(item, &self.items[item], Err(error.clone()));
+                }
                 return end;
             }
         };
@@ -78,7 +80,8 @@ impl Call<'_> {
             let key = self.items[item].key;
             let in_memory = view.memtables().find_map(|table| table.get(key, self.sequence));
             if let Some(found) = in_memory {
-                self.items[item].answer = Some(Ok(value_of(found)));
+                self.items[item].in_memory = true;
+                self.answers.put(item, &self.items[item], Ok(Found::in_memory(found)));
             } else {
                 self.active += 1;
                 self.find_tables(item, &view.version, &mut probes);
@@ -91,7 +94,7 @@ impl Call<'_> {
         }
         self.planner.probes = probes;
         for item in first..end {
-            if self.items[item].answer.is_none() {
+            if !self.items[item].in_memory {
                 self.advance(item);
             }
         }
