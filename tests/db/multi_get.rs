@@ -8,9 +8,10 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use treering_env::{Count, CountEnv, Fault, FaultEnv, FaultKind, MemEnv, Op};
-use treering_lsm::{Db, Error, Options, ReadOptions};
+use treering_lsm::{Db, Error, FixedColumn, KeyColumn, Options, ReadOptions, Snapshot};
 
-use crate::support::{open_new, small, try_open};
+use crate::columns::blocks_read;
+use crate::support::{faulty, open_new, small, try_open};
 
 fn found(answer: &Result<Option<Bytes>, Error>) -> Option<String> {
     answer.as_ref().unwrap().as_ref().map(|value| String::from_utf8(value.to_vec()).unwrap())
@@ -126,8 +127,60 @@ fn an_empty_call_does_no_io_and_others_read_each_block_once_through_the_queue() 
         let family = db.column_family("default").unwrap();
         assert_eq!(db.multi_get_in(some.iter().map(|key| (&family, key))).len(), 30);
         assert_eq!(family.multi_get(&some).len(), 30);
+        let packed: String = some.iter().map(|key| key.as_str()).collect();
+        let keys = KeyColumn::fixed(packed.as_bytes(), 8).unwrap();
+        assert_eq!(db.multi_get_columns(keys).unwrap().0.len(), 30);
+        assert_eq!(family.multi_get_columns(keys).unwrap().0.len(), 30);
+        assert_eq!(snapshot.multi_get_columns(keys).unwrap().0.len(), 30);
+        let (mut values, mut validity) = ([0; 30 * 10], [0; 4]);
+        let out = FixedColumn { values: &mut values, width: 10, validity: &mut validity };
+        assert!(!db.multi_get_fixed(keys, out).unwrap().is_empty());
     });
     assert_eq!(few.queued, few.calls, "no way to look up many keys is a loop of single reads");
+    assert_eq!(few.calls, 8 * 30, "each of them reads a block for each key");
+}
+
+/// MGET-08: keys spread over all tables, and keys of one or two blocks.
+#[test]
+fn calls_of_every_size_read_what_the_cache_has_not_and_nothing_else() {
+    let options = Options { block_cache_size: 4 << 20, ..small() };
+    for size in [1, 2, 31, 32, 33, 64, 257, 1000] {
+        let spread: Vec<usize> = (0..size).map(|i| i * 1000 / size).collect();
+        let dense: Vec<usize> = (0..size).map(|i| i % 5).collect();
+        for numbers in [spread, dense] {
+            let count = CountEnv::new(Arc::new(MemEnv::new()));
+            let db = try_open(Arc::new(count.clone()), options.clone()).unwrap();
+            for i in 0..1000 {
+                db.put(format!("key{i:05}"), format!("value {i:010}")).unwrap();
+            }
+            db.compact_range::<&str>(..).unwrap();
+            let reads = |step: usize, fill_cache| {
+                let numbers: Vec<usize> = numbers.iter().step_by(step).copied().collect();
+                let keys: Vec<String> = numbers.iter().map(|i| format!("key{i:05}")).collect();
+                let (packed, options) = (keys.concat(), ReadOptions { fill_cache });
+                let packed = KeyColumn::fixed(packed.as_bytes(), 8).unwrap();
+                let before = count.counts();
+                let (column, failed) = db.multi_get_columns_opt(packed, &options).unwrap();
+                let reads = count.counts().since(&before).of(Op::Read).calls;
+                assert!(failed.is_empty());
+                let each = db.multi_get_opt(&keys, &options);
+                for (index, (i, answer)) in numbers.iter().zip(&each).enumerate() {
+                    let expected = format!("value {i:010}");
+                    assert_eq!(found(answer).as_ref(), Some(&expected), "{size} keys");
+                    assert_eq!(column.get(index), Some(expected.as_bytes()), "{size} keys");
+                }
+                reads
+            };
+            // Opens the tables.
+            reads(1, false);
+            let cold = reads(1, false);
+            assert!((1..=size as u64).contains(&cold), "{cold} reads of {size} keys");
+            let half = reads(2, true);
+            assert_eq!(reads(1, false), cold - half, "{size} keys, every other one cached");
+            reads(1, true);
+            assert_eq!(reads(1, false), 0, "{size} keys, all cached");
+        }
+    }
 }
 
 #[test]
@@ -157,6 +210,71 @@ fn two_levels(env: Arc<FaultEnv>) -> Db {
     }
     db.flush().unwrap();
     db
+}
+
+/// MGET-01, MGET-02: the key is the largest of a table in level 1, its versions, kept by
+/// snapshots, lie in several blocks, and level 2 holds an older one.
+#[test]
+fn equal_keys_whose_second_block_fails_all_get_the_error_and_never_the_version_below() {
+    let (_env, faults, db) = faulty(uncached());
+    let value = |name: &str| format!("{name}{}", "v".repeat(70));
+    for i in 0..400 {
+        db.put(format!("a{i:03}"), value("a")).unwrap();
+    }
+    db.put("k", value("oldest")).unwrap();
+    db.compact_range::<&str>(..).unwrap();
+    let oldest = db.snapshot();
+    let version = |i: usize| {
+        db.put("k", value(&format!("version {i}"))).unwrap();
+        (db.snapshot(), format!("version {i}"))
+    };
+    let versions: Vec<(Snapshot, String)> = (0..12).map(version).collect();
+    for key in ["b", "c"] {
+        db.flush().unwrap();
+        db.put(key, value("b")).unwrap();
+    }
+    let levels: Vec<usize> = db.stats().families[0].levels.iter().map(|l| l.files).collect();
+    assert!(levels[0] == 0 && levels[1] > 0 && levels[2] > 0, "{levels:?}");
+    // All tables are open after this, so that only blocks of data are read.
+    assert!(oldest.multi_get(["a000", "a399", "k"]).iter().all(Result::is_ok));
+    let block = |snapshot: &Snapshot| {
+        let mut read = blocks_read(&faults, || drop(snapshot.multi_get(["k"])));
+        let block = read.pop_last().unwrap();
+        assert!(read.is_empty(), "one read");
+        block
+    };
+    let below = block(&oldest);
+    let blocks: Vec<_> = versions.iter().map(|(snapshot, _)| block(snapshot)).collect();
+    assert!(blocks.iter().all(|(table, _)| *table == blocks[0].0 && *table != below.0));
+    let bad: BTreeSet<_> = blocks.iter().cloned().collect();
+    assert!(bad.len() > 2, "the versions of the key lie in several blocks");
+    let asked = ["k", "a000", "k", "k", "a399", "k", "none", "k"];
+    for (table, offset) in bad {
+        for ((snapshot, name), (_, needed)) in versions.iter().zip(&blocks) {
+            let fault = Fault::new(FaultKind::Error(5)).on(Op::Read).nth(1);
+            let fault = faults.add(
+                fault.path(&table.to_string_lossy()).matching(move |call| call.offset == offset),
+            );
+            let answers = snapshot.multi_get(asked);
+            fault.remove();
+            let again = snapshot.multi_get(asked);
+            assert_eq!(fault.fired(), u64::from(*needed == offset));
+            for ((key, answer), again) in asked.iter().zip(&answers).zip(&again) {
+                let right = match *key {
+                    "k" => Some(value(name)),
+                    "none" => None,
+                    _ => Some(value("a")),
+                };
+                assert_eq!(found(again), right, "{key}");
+                if *key == "k" && *needed == offset {
+                    let error = answer.as_ref().unwrap_err().to_string();
+                    assert!(error.contains(&*table.to_string_lossy()), "{error}");
+                } else {
+                    assert_eq!(found(answer), right, "{key}");
+                }
+            }
+        }
+    }
 }
 
 /// MGET-03, MGET-04
