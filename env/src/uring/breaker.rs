@@ -6,7 +6,7 @@
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::trace;
 
-/// What one failed completion adds, in units of one good operation.
+/// What one failed completion, or a ring that is given up, adds, in units of one good operation.
 const FAULT: u64 = 1000;
 /// The level at which it opens.
 const OPENS: u64 = 3000;
@@ -33,7 +33,8 @@ impl Breaker {
         self.state.load(Ordering::Relaxed) & !OPEN
     }
 
-    /// Counts a completion that failed for a passing reason; true if that opened the breaker.
+    /// Counts a completion that failed for a passing reason, or a ring that is given up; true if
+    /// that opened the breaker.
     pub(crate) fn fault(&self) -> bool {
         let before = self.change(|state| {
             let level = ((state & !OPEN) + FAULT).min(HIGHEST);

@@ -147,6 +147,10 @@ impl Lane {
             std::mem::forget(taken);
         } else if spoiled {
             self.shared.os.counters.bump(Count::RingRetired);
+            // Or else, where every ring fails, each batch would have a new one made.
+            if self.shared.breaker.fault() {
+                self.shared.os.counters.bump(Count::BreakerOpened);
+            }
             pool.retire(taken);
         } else {
             pool.give_back(taken);

@@ -416,6 +416,7 @@ impl Machine {
         if self.flight.as_ref().is_some_and(|f| f.is_spoiled() && f.in_flight() == 0) {
             self.os.counters.bump(Count::RingRetired);
             trace::ring_retired();
+            self.fault();
             self.flight = None;
             self.flight = (self.make)().ok().map(|ring| Flight::new(ring, TALLY));
             if self.is_off() {

@@ -3,8 +3,9 @@
 use std::slice;
 
 use super::*;
-use crate::ErrorKind;
+use crate::os_file::OsRwFile;
 use crate::uring::scripted::Entered;
+use crate::{ErrorKind, RandomRwFile};
 
 const BLOCK: usize = 16 * 1024;
 
@@ -300,6 +301,36 @@ fn a_kernel_that_never_takes_anything_ends_in_plain_reads() {
     assert_right(&read_all(&shared, &file, &ranges), &ranges);
     assert_eq!(bench.count(Count::RingCqes), 0);
     assert!(bench.count(Count::RingRetired) > 0);
+}
+
+/// URING-24: where entering is denied for good, no new ring is any better than the one before.
+#[test]
+fn rings_that_fail_one_after_another_are_left_alone_for_a_while() {
+    for (entered, answer) in [
+        (Entered::AtMost(0), Answer::Whole),
+        (Entered::Fail(libc::EPERM), Answer::Whole),
+        (Entered::Fail(libc::EBADF), Answer::Whole),
+        (Entered::All, Answer::Twice),
+        (Entered::All, Answer::Over),
+    ] {
+        let bench = Bench::new();
+        let file = bench.latched("t", 64 * 4096);
+        let shared = bench
+            .shared(2, move |ring| ring.entering(move |_| entered).answering(move |_, _| answer));
+        let rw = OsRwFile::open(&bench.os, &bench.path("rw"), false).unwrap();
+        let rw: Arc<dyn RandomRwFile> = Arc::new(rw);
+        for _ in 0..20 {
+            read_all(&shared, &file, &pages(4));
+            let mut queue = RingQueue::new(&shared);
+            for n in 0..4 {
+                let (file, data) = (Arc::clone(&rw), Buffer::zeroed(4096));
+                queue.push(n, Request::Write { file, offset: n * 4096, data });
+            }
+            pop_all(&mut queue, 4);
+        }
+        assert!(bench.count(Count::RingRetired) <= 4, "{entered:?} {answer:?}: {shared:?}");
+        assert_eq!(bench.count(Count::BreakerOpened), 1, "{entered:?} {answer:?}");
+    }
 }
 
 /// URING-32

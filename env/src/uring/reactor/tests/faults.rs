@@ -246,6 +246,28 @@ fn a_ring_that_loses_answers_fails_its_blocks_leaks_them_and_is_replaced() {
     assert!(bench.machine.has_room() && bench.machine.in_flight() == 0);
 }
 
+/// URING-32: each of them would cost what is in it.
+#[test]
+fn a_reactor_whose_rings_fail_one_after_another_is_left_alone_for_a_while() {
+    let mut bench = Bench::new(|ring| {
+        let mut entered = 0;
+        ring.completing(0).entering(move |_| {
+            entered += 1;
+            if entered == 2 { Entered::Fail(libc::EBADR) } else { Entered::All }
+        })
+    });
+    for name in ["a", "b", "c"] {
+        let mut file = bench.table(name);
+        file.append(&blocks(1)).unwrap();
+        bench.turn();
+        bench.turn();
+        file.finish().unwrap_err();
+    }
+    assert_eq!((bench.count(Count::RingRetired), bench.count(Count::BreakerOpened)), (3, 1));
+    bench.write_in_turns("t", &blocks(8));
+    assert_eq!(bench.count(Count::ReactorWrites), 3);
+}
+
 /// URING-26
 #[test]
 fn without_another_ring_the_machine_is_off() {
