@@ -4,12 +4,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use treering_env::{Fault, FaultEnv, FaultKind, MemEnv, Op};
-use treering_lsm::{Durability, Error, Options, WriteBatch, WriteOptions};
+use treering_lsm::{
+    ColumnFamily, Db, DbCursor, Durability, Error, FailedKeys, KeyColumn, Options, Range, Snapshot,
+    ValueColumn, WriteBatch, WriteOptions,
+};
 
 use crate::support::{all, count, get, open, open_new, small, try_open};
 
 fn threaded() -> Options {
     Options { background_threads: 2, ..small() }
+}
+
+/// ITER-13: what a program may do with handles, iterators and columns is part of their types.
+#[test]
+fn handles_are_shared_and_iterators_and_columns_sent_between_threads() {
+    const fn shared<T: Clone + Send + Sync + 'static>() {}
+    const fn sent<T: Send + 'static>() {}
+    const {
+        shared::<Db>();
+        shared::<ColumnFamily>();
+        shared::<Snapshot>();
+        shared::<ValueColumn>();
+        shared::<FailedKeys>();
+        sent::<Range>();
+        sent::<std::iter::Rev<Range>>();
+        sent::<DbCursor>();
+        sent::<WriteBatch>();
+        sent::<KeyColumn<'static>>();
+    }
 }
 
 #[test]

@@ -241,7 +241,7 @@ fn an_error_is_repeated_until_a_seek() {
 /// ITER-13
 #[test]
 fn cursors_and_ranges_can_be_sent_to_another_thread() {
-    fn sendable<T: Send + 'static>() {}
-    sendable::<DbCursor>();
-    sendable::<Range>();
+    const fn sendable<T: Send + 'static>() {}
+    const { sendable::<DbCursor>() };
+    const { sendable::<Range>() };
 }

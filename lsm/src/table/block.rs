@@ -12,6 +12,8 @@
     )
 )]
 
+mod cursor;
+
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,9 +21,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use treering_env::Buffer;
 
+pub(crate) use cursor::{BlockCursor, Scratch};
+
 use super::format::{Malformed, Parsed, cut, short_varint};
 use crate::coding::get_varint64;
-use crate::key::{MAX_KEY_SIZE, MAX_VALUE_SIZE, TRAILER_SIZE, ValueKind};
+use crate::key::{MAX_KEY_SIZE, MAX_VALUE_SIZE, ValueKind};
 use crate::memtable::Lookup;
 
 const BAD_ENTRY: Malformed = Malformed("a block with a malformed entry");
@@ -54,6 +58,11 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
+    /// Where its value lies in the block: an entry ends with it.
+    fn range(&self) -> Range<usize> {
+        self.next.saturating_sub(self.value.len())..self.next
+    }
+
     /// Whether it says that its key was deleted.
     pub(crate) fn is_deletion(&self) -> bool {
         self.trailer & 0xff == ValueKind::Deletion as u64
@@ -218,13 +227,10 @@ impl Block {
 
     /// The value of an entry of this block, to be kept.
     pub(crate) fn value(self: &Arc<Self>, entry: &Entry<'_>) -> Bytes {
-        let len = entry.value.len();
-        if len < self.data.len() / 4 {
+        if entry.value.len() < self.data.len() / 4 {
             return Bytes::copy_from_slice(entry.value);
         }
-        // An entry ends with its value.
-        let range = Range { start: entry.next.saturating_sub(len), end: entry.next };
-        Bytes::from_owner(Owner(Arc::clone(self))).slice(range)
+        Bytes::from_owner(Owner(Arc::clone(self))).slice(entry.range())
     }
 
     /// Walks over all entries in order, checks that keys ascend strictly, and gives each to
@@ -283,151 +289,12 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     common.saturating_add(tail.count())
 }
 
-/// A position in a block. The key is kept assembled in one buffer that is used again and again.
-#[derive(Debug)]
-pub(crate) struct BlockCursor {
-    block: Arc<Block>,
-    /// The internal key of the entry: user key and trailer.
-    key: Vec<u8>,
-    /// Bytes of the user key in `key`.
-    user_len: usize,
-    /// Where the entry starts; [`Block::end`] when the cursor is on none.
-    offset: usize,
-    value: Range<usize>,
-    /// Where the entry after this one starts.
-    next: usize,
-}
-
-impl BlockCursor {
-    /// A cursor on no entry that takes over `key` as its buffer.
-    pub(crate) fn new(block: Arc<Block>, mut key: Vec<u8>) -> Self {
-        key.clear();
-        let offset = block.end();
-        Self { block, key, user_len: 0, offset, value: 0..0, next: offset }
-    }
-
-    /// The block, and the buffer to be used again.
-    pub(crate) fn into_parts(self) -> (Arc<Block>, Vec<u8>) {
-        (self.block, self.key)
-    }
-
-    /// Whether the cursor is on an entry.
-    pub(crate) fn valid(&self) -> bool {
-        self.offset < self.block.end()
-    }
-
-    /// The internal key of the entry; empty if there is none.
-    pub(crate) fn key(&self) -> &[u8] {
-        &self.key
-    }
-
-    /// The value of the entry; empty if there is none.
-    pub(crate) fn value(&self) -> &[u8] {
-        self.block.data.get(self.value.clone()).unwrap_or_default()
-    }
-
-    /// Goes to the entry at restart point `index`.
-    fn go_to_restart(&mut self, index: usize) -> Parsed<()> {
-        self.key.clear();
-        self.user_len = 0;
-        self.next = self.block.restart(index)?;
-        self.forward()
-    }
-
-    /// Reads the entry at `self.next`, or leaves the last one.
-    pub(crate) fn forward(&mut self) -> Parsed<()> {
-        let offset = self.next;
-        if offset >= self.block.end() {
-            self.leave();
-            return Ok(());
-        }
-        let entry = match self.block.entry(offset) {
-            Ok(entry) if entry.shared <= self.user_len => entry,
-            _ => {
-                self.leave();
-                return Err(BAD_ENTRY);
-            }
-        };
-        self.key.truncate(entry.shared);
-        self.key.extend_from_slice(entry.suffix);
-        self.user_len = self.key.len();
-        self.key.extend_from_slice(&entry.trailer.to_le_bytes());
-        let next = entry.next;
-        let start = next.checked_sub(entry.value.len()).ok_or(BAD_ENTRY)?;
-        (self.offset, self.value, self.next) = (offset, start..next, next);
-        Ok(())
-    }
-
-    fn leave(&mut self) {
-        self.key.clear();
-        self.user_len = 0;
-        self.offset = self.block.end();
-        self.next = self.offset;
-        self.value = 0..0;
-    }
-
-    /// Goes to the first entry.
-    pub(crate) fn first(&mut self) -> Parsed<()> {
-        self.go_to_restart(0)
-    }
-
-    /// Goes to the last entry.
-    pub(crate) fn last(&mut self) -> Parsed<()> {
-        self.go_to_restart(self.block.restarts().saturating_sub(1))?;
-        while self.next < self.block.end() {
-            self.forward()?;
-        }
-        Ok(())
-    }
-
-    /// Goes to the first entry at or after the internal key (`user_key`, `trailer`).
-    pub(crate) fn seek(&mut self, user_key: &[u8], trailer: u64) -> Parsed<()> {
-        self.go_to_restart(self.block.restart_before(user_key, trailer)?)?;
-        while self.valid() && self.compare(user_key, trailer) == Ordering::Less {
-            self.forward()?;
-        }
-        Ok(())
-    }
-
-    /// The order of the entry's key and (`user_key`, `trailer`).
-    pub(crate) fn compare(&self, user_key: &[u8], trailer: u64) -> Ordering {
-        match self.key.split_last_chunk::<TRAILER_SIZE>() {
-            Some((key, own)) => compare(key, u64::from_le_bytes(*own), user_key, trailer),
-            None => Ordering::Less,
-        }
-    }
-
-    /// Goes to the entry before; off the first one the cursor is on none.
-    pub(crate) fn backward(&mut self) -> Parsed<()> {
-        let before = self.offset;
-        // The last restart point before this entry; entries are found by walking on from there.
-        let (mut low, mut high) = (0, self.block.restarts());
-        while low < high {
-            let middle = low.midpoint(high);
-            if self.block.restart(middle)? < before {
-                low = middle.saturating_add(1);
-            } else {
-                high = middle;
-            }
-        }
-        let Some(restart) = low.checked_sub(1) else {
-            self.leave();
-            return Ok(());
-        };
-        self.go_to_restart(restart)?;
-        while self.next < before {
-            self.forward()?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::table::block_builder::BlockBuilder;
 
-    fn block(entries: &[(&[u8], u64, &[u8])], interval: usize) -> Arc<Block> {
+    pub(super) fn block(entries: &[(&[u8], u64, &[u8])], interval: usize) -> Arc<Block> {
         let mut builder = BlockBuilder::new(interval);
         for (key, sequence, value) in entries {
             builder.add(key, sequence << 8 | 2, value);

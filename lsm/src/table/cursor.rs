@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use treering_env::RandomAccessFile;
 
-use super::block::{Block, BlockCursor};
+use super::block::{Block, BlockCursor, Scratch};
 use super::format::{BlockHandle, Malformed};
 use super::reader::Table;
 use crate::cursor::Cursor;
@@ -69,19 +69,19 @@ impl TableCursor {
             self.block = None;
             return Ok(false);
         };
-        let (kept, key) = match self.block.take() {
+        let (kept, scratch) = match self.block.take() {
             Some(cursor) => {
-                let (block, key) = cursor.into_parts();
-                ((number == self.number).then_some(block), key)
+                let (block, scratch) = cursor.into_parts();
+                ((number == self.number).then_some(block), scratch)
             }
-            None => (None, Vec::new()),
+            None => (None, Scratch::default()),
         };
         let block = match kept {
             Some(block) => block,
             None => self.load(handle)?,
         };
         self.number = number;
-        self.block = Some(BlockCursor::new(block, key));
+        self.block = Some(BlockCursor::new(block, scratch));
         Ok(true)
     }
 
