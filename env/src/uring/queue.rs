@@ -19,8 +19,8 @@
 //! * Memory in flight belongs to an operation in `ops`, which is taken apart only when no piece of
 //!   it is in a ring, or, if nobody wants its bytes, to a run in `loads`. Dropping the queue waits
 //!   for both; leaking it leaks them and the ring. What is with the reactor is the reactor's.
-//! * At most a window of requests is issued or ready; the others are descriptions only, with the
-//!   memory that a write brings.
+//! * At most a window of reads, and one of writes, is issued or ready; the others are descriptions
+//!   only, with the memory that a write brings. Neither kind waits for room in the other's window.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ use super::ring::Completed;
 use super::run::Load;
 use super::slots::Slots;
 use errands::Errands;
-use writes::RingWrites;
+use writes::{Pace, RingWrites};
 
 use crate::counters::Count;
 use crate::os_file::{Latch, Nowait, OsFile};
@@ -48,8 +48,8 @@ mod writes;
 const ENTER_BATCH: usize = 16;
 /// Bytes of memory issued or ready at most, unless a single request needs more.
 const WINDOW_BYTES: usize = 8 << 20;
-/// Writes issued or ready at most, if reads may not be more: they bring their own memory, and the
-/// deeper a device is written to the faster it is.
+/// Writes issued or ready at most, if reads may not be more, and counted apart from them: they bring
+/// their own memory, and the deeper a device is written to the faster it is.
 const WRITE_WINDOW: usize = 128;
 /// Staged reads below which a plain read is as fast as a ring.
 const RING_MIN: usize = 2;
@@ -70,6 +70,24 @@ enum Plain {
     Foreign(u64, Request),
 }
 
+/// Requests of one kind.
+#[derive(Debug, Default)]
+struct Line {
+    /// How many are issued or ready.
+    held: usize,
+    /// Those that are not.
+    backlog: VecDeque<(u64, Request)>,
+}
+
+/// What a request has of its kind's window until its result is popped.
+#[derive(Clone, Copy, Debug)]
+enum Share {
+    /// So many bytes of memory.
+    Read(usize),
+    /// A write brings its own.
+    Write,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct RingQueue {
@@ -80,12 +98,13 @@ pub(crate) struct RingQueue {
     loads: Slots<Load>,
     staged: VecDeque<Piece>,
     plain: VecDeque<Plain>,
-    ready: VecDeque<(Completion, usize)>,
-    backlog: VecDeque<(u64, Request)>,
+    ready: VecDeque<(Completion, Share)>,
+    ready_reads: usize,
+    reads: Line,
+    puts: Line,
     /// Reads to come that are not looked for in the page cache.
     unlooked: usize,
-    /// Requests issued or ready, and the memory of the reads among them.
-    held: usize,
+    /// Memory of the reads that are issued or ready.
     held_bytes: usize,
     /// The read issued last was all in the cache.
     streak: bool,
@@ -100,23 +119,29 @@ pub(crate) struct RingQueue {
 
 impl IoQueue for RingQueue {
     fn push(&mut self, tag: u64, request: Request) {
-        if self.backlog.is_empty() && self.has_room_for(&request) && !self.holds_back() {
+        if self.line_of(&request).backlog.is_empty() && self.may_issue(&request) {
             self.issue(tag, request);
         } else {
-            self.backlog.push_back((tag, request));
+            self.line_of(&request).backlog.push_back((tag, request));
         }
     }
 
     fn pop(&mut self) -> Option<Completion> {
         loop {
-            if let Some((completion, bytes)) = self.ready.pop_front() {
-                self.held -= 1;
-                self.held_bytes -= bytes;
+            if let Some((completion, share)) = self.ready.pop_front() {
+                match share {
+                    Share::Read(bytes) => {
+                        self.reads.held -= 1;
+                        self.ready_reads -= 1;
+                        self.held_bytes -= bytes;
+                    }
+                    Share::Write => self.puts.held -= 1,
+                }
                 self.refill();
                 return Some(completion);
             }
-            if self.held == 0
-                && let Some((tag, request)) = self.backlog.pop_front()
+            if self.reads.held == 0
+                && let Some((tag, request)) = self.reads.backlog.pop_front()
             {
                 self.issue(tag, request);
                 self.refill();
@@ -140,9 +165,10 @@ impl RingQueue {
             staged: VecDeque::new(),
             plain: VecDeque::new(),
             ready: VecDeque::new(),
-            backlog: VecDeque::new(),
+            ready_reads: 0,
+            reads: Line::default(),
+            puts: Line::default(),
             unlooked: 0,
-            held: 0,
             held_bytes: 0,
             streak: false,
             without_ring: false,
@@ -157,25 +183,39 @@ impl RingQueue {
     /// start early, and one that is issued when it is popped reuses memory that is still in the
     /// processor's cache. The first miss sends everything out.
     fn holds_back(&self) -> bool {
-        self.streak && self.held == self.ready.len()
+        self.streak && self.reads.held == self.ready_reads
     }
 
-    fn has_room_for(&self, request: &Request) -> bool {
+    fn line_of(&mut self, request: &Request) -> &mut Line {
+        match request {
+            Request::Read { .. } => &mut self.reads,
+            Request::Write { .. } => &mut self.puts,
+        }
+    }
+
+    /// Whether a request may begin, as far as others of its kind are concerned.
+    fn may_issue(&self, request: &Request) -> bool {
         let window = self.shared.max_in_flight;
-        let room = match request {
+        match request {
             Request::Read { len, .. } => {
-                self.held < window && self.held_bytes.saturating_add(*len) <= WINDOW_BYTES
+                let held = self.reads.held;
+                let fits = self.held_bytes.saturating_add(*len) <= WINDOW_BYTES;
+                (held == 0 || held < window && fits) && !self.holds_back()
             }
-            Request::Write { .. } => self.held < window.max(WRITE_WINDOW),
-        };
-        self.held == 0 || room
+            Request::Write { .. } => self.puts.held < window.max(WRITE_WINDOW),
+        }
     }
 
     fn refill(&mut self) {
-        while let Some((_, request)) = self.backlog.front()
-            && self.has_room_for(request)
-            && !self.holds_back()
-            && let Some((tag, request)) = self.backlog.pop_front()
+        while let Some((_, request)) = self.reads.backlog.front()
+            && self.may_issue(request)
+            && let Some((tag, request)) = self.reads.backlog.pop_front()
+        {
+            self.issue(tag, request);
+        }
+        while let Some((_, request)) = self.puts.backlog.front()
+            && self.may_issue(request)
+            && let Some((tag, request)) = self.puts.backlog.pop_front()
         {
             self.issue(tag, request);
         }
@@ -183,7 +223,7 @@ impl RingQueue {
 
     /// Begins a request.
     fn issue(&mut self, tag: u64, request: Request) {
-        self.held += 1;
+        self.line_of(&request).held += 1;
         let Request::Read { file, offset, len } = request else {
             return self.issue_write(tag, request);
         };
@@ -192,12 +232,12 @@ impl RingQueue {
             return self.plain.push_back(Plain::Foreign(tag, request));
         };
         if let Err(error) = ours.check_range(offset, len) {
-            self.finished(tag, Err(error), 0);
+            self.finished(tag, Err(error), Share::Read(0));
         } else if let Some(view) = ours.view(offset, len) {
             self.shared.os.counters.bump(Count::MmapReads);
-            self.finished(tag, Ok(view), 0);
+            self.finished(tag, Ok(view), Share::Read(0));
         } else if len == 0 {
-            self.finished(tag, Ok(Buffer::zeroed(0)), 0);
+            self.finished(tag, Ok(Buffer::zeroed(0)), Share::Read(0));
         } else {
             self.issue_read(tag, file, offset, len);
         }
@@ -207,9 +247,12 @@ impl RingQueue {
     fn run_through_file(&mut self, tag: u64, request: Request) {
         let writes = matches!(request, Request::Write { .. });
         let result = run(request);
-        let bytes = result.as_ref().map_or(0, |data| if writes { 0 } else { data.len() });
+        if writes {
+            return self.finished(tag, result, Share::Write);
+        }
+        let bytes = result.as_ref().map_or(0, |data| data.len());
         self.held_bytes += bytes;
-        self.finished(tag, result, bytes);
+        self.finished(tag, result, Share::Read(bytes));
     }
 
     fn issue_read(&mut self, tag: u64, file: Arc<dyn RandomAccessFile>, offset: u64, len: usize) {
@@ -307,15 +350,18 @@ impl RingQueue {
         if !self.ready.is_empty() {
             return true;
         }
-        let in_ring = self.lane.in_flight() + self.staged.len();
-        if in_ring > 0 || !self.plain.is_empty() {
-            // Writes are with the device while reads are waited for.
-            self.advance_writes(false);
-        }
-        if in_ring > 0 && self.plain.is_empty() {
-            self.turn(true);
-        } else if !self.staged.is_empty() {
+        // Reads go out first; what is written meanwhile keeps none of them from the device.
+        let writing = self.writes.are_pending();
+        if !self.staged.is_empty() && (writing || !self.plain.is_empty()) {
             self.turn(false);
+        }
+        let in_ring = self.lane.in_flight() + self.staged.len();
+        if writing && in_ring > 0 || !self.plain.is_empty() {
+            let pace = if self.plain.is_empty() { Pace::Step } else { Pace::Submit };
+            self.advance_writes(pace);
+        }
+        if in_ring > 0 && self.plain.is_empty() && self.ready.is_empty() {
+            self.turn(true);
         }
         if !self.ready.is_empty() {
             return true;
@@ -324,14 +370,15 @@ impl RingQueue {
             self.run_plain(plain);
             return true;
         }
-        if in_ring == 0 && self.advance_writes(true) {
+        if in_ring == 0 && self.advance_writes(Pace::Wait) {
             return true;
         }
         if self.lane.in_flight() == 0 && self.collect_errands(true) {
             return true;
         }
         let pending = in_ring > 0 || !self.staged.is_empty();
-        assert!(pending || self.held == 0, "every request is ready, in the ring or in a line");
+        let held = self.reads.held + self.puts.held;
+        assert!(pending || held == 0, "every request is ready, in the ring or in a line");
         pending
     }
 
@@ -372,11 +419,12 @@ impl RingQueue {
     fn complete(&mut self, op: Op) {
         let bytes = op.memory_len();
         let (tag, result) = op.finish(&self.shared.os.counters);
-        self.finished(tag, result, bytes);
+        self.finished(tag, result, Share::Read(bytes));
     }
 
-    fn finished(&mut self, tag: u64, result: Result<Buffer>, bytes: usize) {
-        self.ready.push_back((Completion { tag, result }, bytes));
+    fn finished(&mut self, tag: u64, result: Result<Buffer>, share: Share) {
+        self.ready_reads += usize::from(matches!(share, Share::Read(_)));
+        self.ready.push_back((Completion { tag, result }, share));
     }
 
     fn run_plain(&mut self, plain: Plain) {

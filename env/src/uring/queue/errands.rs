@@ -134,7 +134,7 @@ impl RingQueue {
         self.errands.count = 0;
         for key in self.errands.out.keys() {
             let Out { tag, request, bytes } = self.errands.out.remove(key).expect("just listed");
-            self.held -= 1;
+            self.reads.held -= 1;
             self.held_bytes -= bytes;
             self.issue(tag, request);
         }

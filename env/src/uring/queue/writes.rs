@@ -1,9 +1,12 @@
 //! The queue's writes to files written in place past the page cache: all that are staged go to a
 //! ring in one submission, and each has a result of its own.
 //!
-//! They have a ring of their own, so that no read waits for a write. Whatever does not go through
-//! whole is written by a plain call, which is harmless: the offset is fixed, and no other request
-//! for the range may be pending.
+//! They have a ring of their own, so that no read waits for a write. Where none is free the reads of
+//! the queue come first: while they are in flight, writes are made by plain calls where the thread
+//! would else wait, one at a time, and once no read needs the queue's ring the writes have it.
+//!
+//! Whatever does not go through whole is written by a plain call, which is harmless: the offset is
+//! fixed, and no other request for the range may be pending.
 //!
 //! Invariant: memory in a ring belongs to a [`Put`] in `in_ring`, changed by nobody, until its
 //! completion was seen. Dropping waits for that; what has no answer is leaked.
@@ -11,7 +14,7 @@
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 
-use super::{RingQueue, WAIT_BATCH};
+use super::{RingQueue, Share, WAIT_BATCH};
 use crate::counters::Count;
 use crate::os_file::OsRwFile;
 use crate::sync::Arc;
@@ -24,6 +27,17 @@ use crate::{Buffer, Error, ErrorKind, RandomRwFile, Request, Result};
 
 /// The longest write given to a ring; a device would split a longer one.
 const LONGEST: usize = 512 << 10;
+
+/// How far one turn takes the writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// What is staged goes to a ring, if there is one.
+    Submit,
+    /// The same; without a ring one of them is made by a plain call.
+    Step,
+    /// The same, and on a ring something is waited for: at least one write is done.
+    Wait,
+}
 
 /// One write under way.
 #[derive(Debug)]
@@ -45,7 +59,7 @@ impl RingQueue {
             Request::Write { file, offset, data } if self.writes.takes(&*file, data.len()) => {
                 let put = Put { tag, file, offset, data };
                 if let Err(error) = put.ours().check_write(&put.data, offset) {
-                    return self.finished(tag, Err(error), 0);
+                    return self.finished(tag, Err(error), Share::Write);
                 }
                 self.writes.staged.push_back(put);
             }
@@ -53,16 +67,19 @@ impl RingQueue {
         }
     }
 
-    /// One turn of the writes; false if there are none. With `wait` something of them is done
-    /// afterwards.
-    pub(super) fn advance_writes(&mut self, wait: bool) -> bool {
-        if self.writes.pending() == 0 {
+    /// One turn of the writes; false if there are none.
+    pub(super) fn advance_writes(&mut self, pace: Pace) -> bool {
+        if !self.writes.are_pending() {
             return false;
         }
+        if self.lane.in_flight() == 0 && self.staged.is_empty() {
+            // It may be the only ring, and no read needs it now.
+            self.lane.close();
+        }
         let mut done = Vec::new();
-        self.writes.turn(wait, &mut done);
+        self.writes.turn(pace, &mut done);
         for (tag, result) in done {
-            self.finished(tag, result, 0);
+            self.finished(tag, result, Share::Write);
         }
         true
     }
@@ -120,14 +137,14 @@ impl RingWrites {
         chosen && (1..=LONGEST).contains(&len)
     }
 
-    /// Writes that are staged or in the ring.
-    fn pending(&self) -> usize {
-        self.staged.len() + self.lane.in_flight()
+    /// Whether any are staged or in the ring.
+    pub(super) fn are_pending(&self) -> bool {
+        !self.staged.is_empty() || self.lane.in_flight() > 0
     }
 
-    /// Submits what is staged, as far as there is room, and adds what is done to `done`. With `wait`
-    /// it returns when half of what is in flight has completed, or [`WAIT_BATCH`].
-    fn turn(&mut self, wait: bool, done: &mut Vec<Done>) {
+    /// Submits what is staged, as far as there is room, and adds what is done to `done`. A wait ends
+    /// when half of what is in flight has completed, or [`WAIT_BATCH`].
+    fn turn(&mut self, pace: Pace, done: &mut Vec<Done>) {
         if !self.lane.is_ours() {
             // A forked child: the ring is the parent's, the memory a copy.
             for key in self.in_ring.keys() {
@@ -137,7 +154,9 @@ impl RingWrites {
             self.lane.abandon();
         }
         if self.lane.in_flight() == 0 && (self.shared.breaker.is_open() || !self.open()) {
-            while let Some(put) = self.staged.pop_front() {
+            if pace != Pace::Submit
+                && let Some(put) = self.staged.pop_front()
+            {
                 self.plainly(put, 0, done);
             }
             return;
@@ -149,7 +168,8 @@ impl RingWrites {
         }
         let mut completed = std::mem::take(&mut self.completed);
         let half = (self.lane.in_flight() / 2).clamp(1, WAIT_BATCH);
-        let turn = self.lane.enter(if wait { half } else { 0 }, &mut completed);
+        let want = if pace == Pace::Wait { half } else { 0 };
+        let turn = self.lane.enter(want, &mut completed);
         self.judge_all(&mut completed, done);
         self.completed = completed;
         match turn {
@@ -162,7 +182,7 @@ impl RingWrites {
             }
             Turn::Broken => self.abandon(done),
         }
-        if self.pending() == 0 || self.lane.is_spent() {
+        if !self.are_pending() || self.lane.is_spent() {
             self.lane.close();
         }
     }

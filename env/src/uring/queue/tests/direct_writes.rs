@@ -229,3 +229,114 @@ fn writes_are_submitted_before_reads_are_waited_for() {
     assert_eq!(rest, 29);
     assert!((0..15).all(|n| content(&bench)[n * LEN..(n + 1) * LEN] == *data(n, LEN)));
 }
+
+/// Whichever is pushed first, neither kind takes the other's room.
+#[test]
+fn reads_and_writes_of_one_queue_are_each_as_deep_as_they_may_be() {
+    for (writes, reads, writes_first) in
+        [(128, 16, true), (128, 16, false), (300, 200, true), (300, 200, false)]
+    {
+        let bench = Bench::new();
+        let shared = bench.shared_by(WritePath::Auto, 2, 256, |ring| ring.completing(1));
+        let Some(file) = open_rw(&bench, writes) else { return };
+        let source = bench.latched("t", reads * LEN);
+        let mut queue = RingQueue::new(&shared);
+        for n in 0..reads + writes {
+            // Of whichever kind is pushed first, and then of the other.
+            let first = if writes_first { writes } else { reads };
+            let place = if n < first { n } else { n - first };
+            let request = if (n < first) == writes_first {
+                write(&file, place * LEN, data(place, LEN))
+            } else {
+                read(&source, (place * LEN) as u64, LEN)
+            };
+            queue.push(n as u64, request);
+        }
+        assert_eq!((queue.reads.held, queue.puts.held), (reads.min(64), 128));
+        let (mut popped, mut deepest) = (0, queue.lane.in_flight());
+        while let Some(completion) = queue.pop() {
+            completion.result.unwrap();
+            assert!(queue.reads.held <= 64 && queue.puts.held <= 128);
+            deepest = deepest.max(queue.lane.in_flight());
+            popped += 1;
+        }
+        assert!(deepest + 4 >= reads.min(64), "{deepest} reads at once");
+        let at_once = [Count::SqesPerEnterPeak, Count::InFlightPeak].map(|c| bench.count(c));
+        assert_eq!(at_once, [128, 128], "writes");
+        assert_eq!(popped, reads + writes);
+        assert!((0..writes).all(|n| content(&bench)[n * LEN..(n + 1) * LEN] == *data(n, LEN)));
+        let plain = [Count::FallbackPreads, Count::FallbackPwrites].map(|c| bench.count(c));
+        assert_eq!(plain, [0, 0]);
+    }
+}
+
+/// A queue of 20 reads and 64 writes; the writes were pushed first.
+fn mixed(bench: &Bench, shared: &Arc<Shared>, file: &Arc<dyn RandomRwFile>) -> RingQueue {
+    let source = bench.latched("t", 20 * LEN);
+    let mut queue = RingQueue::new(shared);
+    for n in 0..64 {
+        queue.push(100 + n as u64, write(file, n * LEN, data(n, LEN)));
+    }
+    for n in 0..20 {
+        queue.push(n as u64, read(&source, (n * LEN) as u64, LEN));
+    }
+    queue
+}
+
+/// Pops what is left, and gives the tags in their order.
+fn tags(queue: &mut RingQueue) -> Vec<u64> {
+    let mut tags = Vec::new();
+    while let Some(completion) = queue.pop() {
+        completion.result.unwrap();
+        tags.push(completion.tag);
+    }
+    tags
+}
+
+#[test]
+fn one_ring_serves_the_reads_of_a_queue_and_then_its_writes() {
+    let bench = Bench::new();
+    let shared = bench.shared_by(WritePath::Auto, 1, 256, |ring| ring);
+    let Some(file) = open_rw(&bench, 64) else { return };
+    let tags = tags(&mut mixed(&bench, &shared, &file));
+    assert!(tags[..20].iter().all(|tag| *tag < 20) && tags.len() == 84, "{tags:?}");
+    assert_eq!((bench.count(Count::RingReads), bench.count(Count::RingWrites)), (20, 64));
+    let plain = [Count::FallbackPreads, Count::FallbackPwrites].map(|c| bench.count(c));
+    assert_eq!((plain, bench.seen.lock().enters), ([0, 0], 3));
+    assert!((0..64).all(|n| content(&bench)[n * LEN..(n + 1) * LEN] == *data(n, LEN)));
+}
+
+/// Reads that are long on their way hold nobody up: the thread writes where it would else wait.
+#[test]
+fn while_reads_have_the_only_ring_writes_are_made_one_at_a_time() {
+    let bench = Bench::new();
+    let shared = bench.shared_by(WritePath::Auto, 1, 256, |ring| {
+        let asked = std::cell::Cell::new(0);
+        ring.while_open(move || {
+            asked.set(asked.get() + 1);
+            asked.get() > 2
+        })
+    });
+    let Some(file) = open_rw(&bench, 64) else { return };
+    let mut queue = mixed(&bench, &shared, &file);
+    for written in 1..=3 {
+        assert!(queue.pop().unwrap().tag >= 100);
+        assert_eq!(bench.count(Count::RingReads), 20, "all of them went first");
+        assert_eq!(bench.count(Count::FallbackPwrites), written);
+    }
+    assert_eq!(tags(&mut queue).len(), 81);
+    assert_eq!(bench.count(Count::FallbackPreads), 0);
+}
+
+#[test]
+fn without_a_ring_the_reads_of_a_queue_come_before_its_writes() {
+    let bench = Bench::new();
+    let shared = bench.shared_by(WritePath::Auto, 1, 256, |ring| ring);
+    let Some(file) = open_rw(&bench, 64) else { return };
+    let taken = shared.pool.take().unwrap();
+    let tags = tags(&mut mixed(&bench, &shared, &file));
+    assert!(tags[..20].iter().all(|tag| *tag < 20) && tags.len() == 84, "{tags:?}");
+    let plain = [Count::FallbackPreads, Count::FallbackPwrites].map(|c| bench.count(c));
+    assert_eq!(plain, [20, 64]);
+    shared.pool.give_back(taken);
+}

@@ -50,16 +50,16 @@ fn memory_is_bounded_by_the_window_whatever_is_pushed() {
     for tag in 0..count {
         queue.push(tag, read(&file, (tag % 16) * 4096, 4096));
     }
-    assert_eq!((queue.ops.keys().len() + queue.ready.len(), queue.held), (64, 64));
+    assert_eq!((queue.ops.keys().len() + queue.ready.len(), queue.reads.held), (64, 64));
     let mut seen = vec![false; 100_000];
     while let Some(completion) = queue.pop() {
         let tag = completion.tag;
         assert!(!std::mem::replace(&mut seen[usize::try_from(tag).unwrap()], true));
         assert!(*completion.result.unwrap() == bytes((tag % 16) * 4096, 4096)[..]);
-        assert!(queue.held <= 64);
+        assert!(queue.reads.held <= 64);
     }
     assert!(seen.into_iter().all(|seen| seen));
-    assert_eq!((queue.held, queue.held_bytes), (0, 0));
+    assert_eq!((queue.reads.held, queue.held_bytes), (0, 0));
 }
 
 /// URING-29
