@@ -2,7 +2,8 @@
 //! and are told apart again when it completes. In which order they were pushed is no matter.
 //!
 //! A run is an optimisation of the reads in it and never their fate: whatever goes wrong with it,
-//! each is read again on its own, and only what that says is its result.
+//! each is read again on its own, and only what that says is its result. One that fails with an
+//! error goes back to the ring in single entries: a bad block costs its neighbours no plain reads.
 
 use super::RingQueue;
 use crate::Buffer;
@@ -28,9 +29,10 @@ impl RingQueue {
         let merges = self.shared.merging.limit > 0 && self.staged.len() > 1;
         if merges && self.staged.len() <= self.lane.room() {
             let ops = &mut self.ops;
-            self.staged.make_contiguous().sort_unstable_by_key(|piece| {
+            // What is to be alone stays in front, in the order that it was given.
+            self.staged.make_contiguous().sort_by_key(|piece| {
                 let span = span_of(ops, piece);
-                (span.fd, span.range.start)
+                (!piece.alone).then_some((span.fd, span.range.start))
             });
         }
     }
@@ -137,14 +139,18 @@ impl RingQueue {
                 if of_the_form && op.file().latch_unmerged() {
                     counters.bump(Count::MergeRefused);
                 }
-                self.stage_alone(run.parts.into_iter().map(|part| part.piece).collect());
+                self.stage_run_alone(run);
             }
-            Verdict::Medium(_) | Verdict::Failed(_) => self.leave_run(run),
+            Verdict::Medium(_) | Verdict::Failed(_) => self.stage_run_alone(run),
             Verdict::Overlong => {
                 self.lane.spoil();
                 self.leave_run(run);
             }
         }
+    }
+
+    fn stage_run_alone(&mut self, run: Run) {
+        self.stage_alone(run.parts.into_iter().map(|part| part.piece).collect());
     }
 
     /// Leaves every read of a run for a plain one, each with its own result.
@@ -197,9 +203,12 @@ impl RingQueue {
         self.shared.os.counters.add(Count::MergedCopyBytes, len as u64);
     }
 
-    /// Puts pieces that were part of a run in line again, before all others, to be read alone.
+    /// Puts pieces that were part of a run in line again, before all others, to be read alone. Every
+    /// other one goes first: the kernel joins an entry with the one before it, if it continues it.
     fn stage_alone(&mut self, pieces: Vec<Piece>) {
-        for mut piece in pieces.into_iter().rev() {
+        let (first, second): (Vec<_>, Vec<_>) =
+            pieces.into_iter().enumerate().partition(|(n, _)| n % 2 == 0);
+        for (_, mut piece) in first.into_iter().chain(second).rev() {
             piece.alone = true;
             self.op(piece.op).reclaim();
             self.staged.push_front(piece);

@@ -189,7 +189,7 @@ fn a_run_that_comes_short_is_dealt_out_and_the_others_go_on_alone() {
 
 /// URING-02, URING-03, URING-04, URING-17
 #[test]
-fn a_run_that_fails_costs_plain_reads_and_no_result() {
+fn a_run_that_fails_in_passing_costs_plain_reads_and_no_result() {
     let answers = [
         (Answer::Bytes(0), Count::ShortReads),
         (Answer::Fail(libc::EINTR), Count::RetriedEintr),
@@ -197,8 +197,6 @@ fn a_run_that_fails_costs_plain_reads_and_no_result() {
         (Answer::Fail(libc::ECANCELED), Count::RetriedCanceled),
         (Answer::Fail(libc::EFAULT), Count::RetriedEfault),
         (Answer::Fail(libc::ENOMEM), Count::RetriedOther),
-        (Answer::Fail(libc::EIO), Count::FallbackPreads),
-        (Answer::Fail(libc::ENODATA), Count::FallbackPreads),
         (Answer::Over, Count::RingRetired),
     ];
     for (answer, count) in answers {
@@ -213,16 +211,57 @@ fn a_run_that_fails_costs_plain_reads_and_no_result() {
 
 /// URING-04
 #[test]
-fn of_a_run_with_an_unreadable_page_only_the_read_of_that_page_fails() {
+fn a_run_that_fails_for_good_is_read_again_on_the_ring_one_by_one() {
+    for errno in [libc::EIO, libc::ENODATA, libc::ETIMEDOUT, libc::ENXIO, libc::ESTALE] {
+        let bench = Bench::new();
+        let file = bench.latched("t", 64 * 4096);
+        let shared =
+            merging(&bench, DEFAULT, move |ring| ring.answering(for_runs(Answer::Fail(errno))));
+        assert_right(&read_all(&shared, &file, &pages(16)), &pages(16));
+        assert_eq!((entries(&bench).len(), bench.count(Count::FallbackPreads)), (17, 0), "{errno}");
+    }
+}
+
+/// URING-04
+#[test]
+fn of_a_run_with_an_unreadable_page_only_that_page_is_read_by_a_plain_call() {
+    const BAD: u64 = 5 * 4096;
     let bench = Bench::new();
     let file = bench.latched("t", 64 * 4096);
-    bench.sys.rule(Call::Pread, "t", When::Nth(5), Fault::Errno(libc::EIO));
-    let shared = merging(&bench, DEFAULT, |ring| ring.answering(for_runs(Answer::Fail(libc::EIO))));
+    let bad = bench.sys.rule(Call::Pread, "t", When::Nth(0), Fault::Errno(libc::EIO));
+    let shared = merging(&bench, DEFAULT, |ring| {
+        ring.answering(|_, entry| {
+            let hit = (entry.offset..entry.offset + bytes_of(entry) as u64).contains(&BAD);
+            if hit { Answer::Fail(libc::EIO) } else { Answer::Whole }
+        })
+    });
     let results = read_all(&shared, &file, &pages(16));
     let error = results[5].as_ref().unwrap_err();
-    assert_eq!((error.errno(), error.offset()), (Some(libc::EIO), Some(5 * 4096)));
+    assert_eq!((error.errno(), error.offset()), (Some(libc::EIO), Some(BAD)));
     assert_right(&results[..5], &pages(16)[..5]);
     assert_right(&results[6..], &pages(16)[6..]);
+    let plain = (bad.fired(), bench.sys.calls(Call::Pread), bench.count(Count::FallbackPreads));
+    assert_eq!(plain, (1, 1, 1), "one block is bad, and it alone is asked about again");
+    let entries = entries(&bench);
+    assert_eq!(entries.len(), 1 + 16);
+    assert!(entries[1..].iter().all(|(_, len)| *len == 4096));
+    let continues = |pair: &[(u64, u32)]| pair[0].0 + 4096 == pair[1].0;
+    assert!(!entries[1..].windows(2).any(continues), "no two would be joined: {entries:?}");
+}
+
+/// URING-04: a scheduler may join the single entries all the same.
+#[test]
+fn of_a_run_whose_reads_all_fail_alone_too_plain_reads_decide() {
+    let bench = Bench::new();
+    let file = bench.latched("t", 64 * 4096);
+    // The sixth of the plain reads: pages 0, 2, 4 and so on come first.
+    bench.sys.rule(Call::Pread, "t", When::Nth(5), Fault::Errno(libc::EIO));
+    let shared = merging(&bench, DEFAULT, |ring| ring.answering(|_, _| Answer::Fail(libc::EIO)));
+    let results = read_all(&shared, &file, &pages(16));
+    let error = results[10].as_ref().unwrap_err();
+    assert_eq!((error.errno(), error.offset()), (Some(libc::EIO), Some(10 * 4096)));
+    assert_right(&results[..10], &pages(16)[..10]);
+    assert_right(&results[11..], &pages(16)[11..]);
 }
 
 #[test]
