@@ -68,7 +68,9 @@ impl<H: Hook> IoQueue for WrappedQueue<H> {
                     return self.decided.push_back((forwarded, Err(error)));
                 };
                 forwarded.fail = Some(error);
-                let data = Buffer::from(first(&data, bytes, file.alignment()));
+                // In its own memory: a copy of less than a page may be misaligned.
+                let len = first(&data, bytes, file.alignment()).len();
+                let data = data.narrowed(0, len);
                 return self.forward(forwarded, Request::Write { file, offset, data });
             }
         }

@@ -185,3 +185,30 @@ fn the_report_says_how_files_in_place_are_written() {
     assert!(text(true).contains("files in place: direct"), "{}", text(true));
     assert!(text(false).contains("files in place: through the page cache"), "{}", text(false));
 }
+
+/// The part of a write that an injected fault lets through is as aligned as the write was.
+#[cfg(feature = "test-util")]
+#[test]
+fn an_injected_short_write_writes_whole_blocks_that_are_less_than_a_page() {
+    use crate::{Fault as Injected, FaultEnv, FaultKind, Op, Request, read_batch};
+    const SMALL: usize = 512;
+    let Stage { dir, sys, env } = stage();
+    let path = dir.path().join("w");
+    sys.rule(Call::StatFd, "w", When::Always, Fault::Aligned(SMALL as u32, SMALL as u32));
+    let env = FaultEnv::new(Arc::new(env));
+    let Ok(file) = env.open_rw(&path) else { return };
+    file.set_size(BLOCK as u64).unwrap();
+    // In blocks of a page the kernel itself would refuse it.
+    let Ok(()) = file.write_all_at(&Buffer::zeroed(BLOCK)[..SMALL], 0) else { return };
+    let kind = FaultKind::Short { bytes: 1000, errno: libc::ENOSPC };
+    let short = env.add(Injected::new(kind).on(Op::Write));
+    for _ in 0..2 {
+        let (file, data) = (Arc::clone(&file), Buffer::from(&pattern(BLOCK)[..]));
+        let results = read_batch(&env, vec![Request::Write { file, offset: 0, data }]);
+        let error = results[0].as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    }
+    assert_eq!(short.fired(), 2);
+    let there = fs::read(path).unwrap();
+    assert!(there[..SMALL] == pattern(SMALL) && there[SMALL..] == [0; BLOCK - SMALL]);
+}
