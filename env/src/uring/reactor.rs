@@ -9,8 +9,8 @@
 //! medium on their own thread, when everything they put is known to be in.
 //!
 //! Queues of direct reads that find no free ring hand their reads over as well: see [`errand`].
-//! Tasks go to the ring in the order in which they were handed over, whatever they are, so that
-//! neither kind keeps the other out.
+//! Tasks go to the ring in the order in which they were handed over, whatever they are, and the parts
+//! of a long read take turns with what came after it, so that neither kind keeps the other out.
 //!
 //! Invariants:
 //! * Nothing that the kernel may still use is freed: see [`machine`].
@@ -239,8 +239,9 @@ impl Drop for Reactor {
             std::mem::forget(self.thread.lock().take());
             return;
         }
-        // Files hold this handle and wait for their own blocks: nothing is in flight any more but
-        // hints, which end by themselves.
+        // Files hold this handle and wait for their own blocks, queues for their reads. What may
+        // still be in flight are hints, early flushes of files that were dropped, and reads of
+        // queues that were forgotten, and all of these end by themselves.
         self.shut_down(Duration::MAX);
     }
 }

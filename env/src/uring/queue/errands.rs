@@ -19,6 +19,10 @@ use crate::uring::slots::Slots;
 /// of blocks one after another, so that waiting in vain at most doubles the time.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// Direct reads below which plain calls are faster than the way to the reactor and back, unless
+/// others of the queue are there already.
+const ERRANDS_MIN: usize = 3;
+
 /// A request whose operation is with the reactor, should it have to be begun again.
 #[derive(Debug)]
 struct Out {
@@ -59,10 +63,7 @@ impl RingQueue {
         if self.errands.waited || self.reactor().is_some() || !self.shared.pool.is_ours() {
             return false;
         }
-        let (ops, mut staged) = (&mut self.ops, self.staged.iter());
-        let is_direct =
-            |piece: &Piece| ops.get_mut(piece.op).is_some_and(|op| op.file().direct().is_some());
-        if !staged.any(is_direct) {
+        if self.direct_pieces() == 0 {
             return false;
         }
         let got = self.lane.open_within(PATIENCE);
@@ -70,6 +71,14 @@ impl RingQueue {
         let count = if got { Count::RingWaits } else { Count::RingWaitsInVain };
         self.shared.os.counters.bump(count);
         got
+    }
+
+    /// How much of what is staged are direct reads.
+    fn direct_pieces(&mut self) -> usize {
+        let ops = &mut self.ops;
+        let is_direct =
+            |piece: &&Piece| ops.get_mut(piece.op).is_some_and(|op| op.file().direct().is_some());
+        self.staged.iter().filter(is_direct).count()
     }
 
     /// The reactor, if it takes reads now.
@@ -82,7 +91,8 @@ impl RingQueue {
         self.without_ring = true;
         self.shared.os.counters.bump(Count::PoolEmpty);
         trace::no_free_ring(self.staged.len());
-        let reactor = self.reactor().cloned();
+        let enough = !self.errands.are_none() || self.direct_pieces() >= ERRANDS_MIN;
+        let reactor = self.reactor().filter(|_| enough).cloned();
         let mut errands = Vec::new();
         let pieces: Vec<Piece> = self.staged.drain(..).collect();
         for piece in &pieces {

@@ -65,8 +65,10 @@ pub(crate) struct Machine {
     flight: Option<Flight>,
     jobs: Slots<Job>,
     errands: Slots<Errand>,
-    /// Pieces of errands that go to the ring next.
+    /// Pieces of errands that were begun, and not pushed yet.
     pieces: VecDeque<Piece>,
+    /// Something new is begun before the next of these pieces: they take turns.
+    begins: bool,
     completed: Vec<Completed>,
     /// Jobs that left the ring, with their results, until they are judged.
     answered: Vec<(Job, i32)>,
@@ -91,6 +93,7 @@ impl Machine {
             jobs: Slots::default(),
             errands: Slots::default(),
             pieces: VecDeque::new(),
+            begins: false,
             completed: Vec::new(),
             answered: Vec::new(),
             #[cfg(test)]
@@ -126,14 +129,18 @@ impl Machine {
     /// One turn.
     pub(crate) fn turn<B: Bell>(&mut self, inbox: &Inbox<Task, B>) {
         while self.has_room() {
-            if let Some(piece) = self.pieces.pop_front() {
+            if !std::mem::take(&mut self.begins)
+                && let Some(piece) = self.pieces.pop_front()
+            {
                 self.push_piece(piece);
+                self.begins = true;
                 continue;
             }
             match inbox.pop() {
                 Some(Task::Write(block)) => self.push_block(block),
                 Some(Task::Read(errand)) => self.begin(errand),
-                None => break,
+                None if self.pieces.is_empty() => break,
+                None => {}
             }
         }
         self.enter(Want::Ready);
@@ -172,7 +179,7 @@ impl Machine {
         self.os.counters.bump(Count::ReactorWrites);
     }
 
-    /// Cuts an errand into pieces, which go next.
+    /// Cuts an errand into pieces, which go behind those of others.
     fn begin(&mut self, errand: Errand) {
         let key = self.errands.insert(errand);
         let op = self.errands.get_mut(key).expect("just put there").op();
@@ -399,9 +406,20 @@ impl Machine {
         }
     }
 
-    /// What is in flight has no answer: its memory is leaked and its owners are told.
+    /// What is in flight has no answer: its memory is leaked and its owners are told. What of an
+    /// errand is not in the ring, or has been answered, the kernel does not use: one of which no
+    /// more than that is left comes back as it is.
     fn leak_jobs(&mut self) {
-        self.pieces.clear();
+        let answered = self.answered.extract_if(.., |(job, _)| matches!(job, Job::Read(_)));
+        let answered = answered.filter_map(|(job, _)| match job {
+            Job::Read(piece) => Some(piece),
+            _ => None,
+        });
+        for piece in self.pieces.drain(..).chain(answered) {
+            if let Some(errand) = self.errands.get_mut(piece.op) {
+                errand.op().piece_left(&piece);
+            }
+        }
         self.errands.keys().into_iter().for_each(|key| drop(self.errands.remove(key)));
         for key in self.jobs.keys() {
             if let Some(Job::Write(block)) = self.jobs.remove(key) {

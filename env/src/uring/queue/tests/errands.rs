@@ -99,6 +99,42 @@ fn reads_through_the_page_cache_that_find_no_ring_leave_the_reactor_alone() {
     assert_eq!(bench.count(Count::FallbackPreads), PAGES as u64);
 }
 
+/// URING-27: for so few the way there and back takes longer than plain calls.
+#[test]
+fn less_than_three_direct_reads_without_a_ring_are_read_by_plain_calls() {
+    for (reads, by_reactor) in [(2, 0), (3, 3)] {
+        let bench = Bench::new();
+        let Some(file) = direct(&bench) else { return };
+        let shared = with_reactor(&bench, |ring| ring);
+        let taken = shared.pool.take().unwrap();
+        let ranges = &pages()[..reads];
+        assert_right(&read_all(&shared, &file, ranges), ranges);
+        assert_eq!(bench.count(Count::ReactorReads), by_reactor);
+        assert_eq!(bench.count(Count::FallbackPreads), reads as u64 - by_reactor);
+        shared.pool.give_back(taken);
+    }
+}
+
+#[test]
+fn a_single_direct_read_follows_those_that_are_with_the_reactor() {
+    let bench = Bench::new();
+    let Some(file) = direct(&bench) else { return };
+    let shared = with_reactor(&bench, |ring| ring);
+    let taken = shared.pool.take().unwrap();
+    let mut queue = RingQueue::new(&shared);
+    let ranges = &pages()[..4];
+    for (tag, (offset, len)) in ranges.iter().enumerate() {
+        queue.push(tag as u64, read(&file, *offset, *len));
+        if tag >= 2 {
+            queue.turn(false);
+        }
+    }
+    assert_right(&pop_all(&mut queue, 4), ranges);
+    let counts = [Count::ReactorReads, Count::FallbackPreads].map(|count| bench.count(count));
+    assert_eq!(counts, [4, 0]);
+    shared.pool.give_back(taken);
+}
+
 /// URING-01, URING-02
 #[test]
 fn what_the_reactor_fails_to_read_is_decided_by_a_plain_read() {
@@ -180,6 +216,34 @@ fn reads_that_a_reactor_had_not_begun_when_it_ended_are_made_by_plain_calls() {
         assert!(bench.count(Count::FallbackPreads) >= PAGES as u64 - 8);
         assert!(!shared.reactor.as_ref().unwrap().is_alive());
     }
+}
+
+/// URING-14: of a read that has nothing in the ring when that is lost, what was read stays.
+#[test]
+fn a_reactor_that_ends_between_the_parts_of_a_read_gives_back_its_memory_and_what_is_in_it() {
+    let bench = Bench::new();
+    let Some(file) = direct(&bench) else { return };
+    OsFile::of(&*file).unwrap().device().pretend_chunk(PAGE);
+    // The first four parts are answered, and then its ring is given up for good.
+    let made = AtomicBool::new(false);
+    let shared = with_reactor_of(&bench, 4, move |ring| {
+        assert!(!made.swap(true, Ordering::SeqCst), "no other ring is to be had");
+        ring.answering(|nth, _| if nth == 3 { Answer::StaleFirst } else { Answer::Whole })
+    });
+    let taken = shared.pool.take().unwrap();
+    bench.sys.take_transfers();
+    let ranges = [(0, 8 * PAGE)];
+    assert_right(&read_all(&shared, &file, &ranges), &ranges);
+    let there = 4 * PAGE;
+    let plain = bench
+        .sys
+        .take_transfers()
+        .iter()
+        .map(|(_, at, len)| (*at, *len))
+        .fold((u64::MAX, 0), |(first, sum), (at, len)| (first.min(at), sum + len));
+    assert_eq!(plain, (there as u64, 4 * PAGE), "the other four parts");
+    assert_eq!(bench.count(Count::ReactorReads), 4);
+    shared.pool.give_back(taken);
 }
 
 /// URING-13

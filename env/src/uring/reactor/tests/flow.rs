@@ -1,6 +1,9 @@
 //! Blocks that go through: depth, order, hints, who writes what.
 
 use super::*;
+use crate::Access;
+use crate::os_file::OsFile;
+use crate::uring::op::Op;
 
 /// URING-20
 #[test]
@@ -263,4 +266,27 @@ fn a_direct_table_goes_through_the_ring_in_whole_blocks_and_ends_where_it_should
         assert!(bench.content(name) == bytes);
         assert!(bench.count(Count::ReactorWrites) - before >= 7);
     }
+}
+
+/// A block waits for as many parts of reads as tasks were before it, and not for all of them.
+#[test]
+fn the_parts_of_a_long_read_take_turns_with_what_was_handed_over_after_it() {
+    const PARTS: usize = 40;
+    let mut bench = Bench::with(8, 64 << 20, |ring| ring.completing(0));
+    std::fs::write(bench.path("long"), pattern(PARTS * 4096)).unwrap();
+    let file = OsFile::open(&bench.os, &bench.path("long"), Access::Random, false).unwrap();
+    file.device().pretend_chunk(4096);
+    let op = Op::new(1, Arc::new(file), 0, PARTS * 4096, &bench.os);
+    let mailbox = Mailbox::new(&bench.os);
+    bench.reactor.read(vec![Errand::new(op, 0, &mailbox)]);
+    let mut table = bench.table("t");
+    table.append(&blocks(2)).unwrap();
+    bench.turn();
+    let counts = [Count::ReactorReads, Count::ReactorWrites].map(|count| bench.count(count));
+    assert_eq!(counts, [6, 2]);
+    let lengths: Vec<usize> = bench.seen.lock().entries.iter().map(|e| e.1 as usize).collect();
+    assert_eq!(lengths[..4], [4096, BLOCK, 4096, BLOCK]);
+    drop(bench.machine);
+    assert!(table.flush().is_err(), "its blocks are lost with the ring");
+    assert_eq!(mailbox.take().len(), 1, "the read comes back");
 }
