@@ -22,7 +22,9 @@ const YIELDS: u32 = 16;
 /// How often an interrupted call is repeated while it should also submit: entering submits before
 /// it can be interrupted, so this is rare. A call that only waits is repeated without limit.
 const INTERRUPTIONS: u32 = 256;
-/// How often, a millisecond apart, a ring that may not be entered is looked at for what is in it.
+/// How often, a millisecond apart, a ring that may not be entered is looked at for what is in it. Two
+/// seconds: nearly every device has answered by then, and one that has not, or a ring that shows
+/// nothing without being entered, must not hold the caller for ever.
 const LOOKS: u32 = 2000;
 
 /// What became of one turn at the ring.
@@ -225,8 +227,12 @@ impl Flight {
         self.spoiled
     }
 
-    /// A filter lets nobody enter any more. What was offered the kernel has not seen; what it took
-    /// before it works off, and shows to who looks: making any system call is enough for that.
+    /// A filter lets nobody enter any more. What was offered the kernel has not seen, unless a poll
+    /// thread takes it. What an ordinary ring took before is worked off and shows to who looks, once
+    /// this thread has made any system call. Two kinds of rings show nothing: one that asks the device,
+    /// which is asked by entering, and one whose poll thread sleeps, which only entering wakes. Those,
+    /// and what takes a device longer than all looks, end as broken: nobody knows what becomes of
+    /// what is in flight. Who wants no completion does not wait for one here.
     fn without_entering(
         &mut self,
         want: Want,
