@@ -18,6 +18,11 @@ use std::time::{Duration, Instant};
 
 use treering_env::{Buffer, Completion, Env, IoUringEnv, PosixEnv, RandomRwFile, Request};
 
+use turns::{Removed, order, spread};
+
+#[path = "shared/turns.rs"]
+mod turns;
+
 /// The file is at most so long.
 const FILE: usize = 256 << 20;
 const COUNTS: [usize; 3] = [10, 100, 1000];
@@ -134,20 +139,13 @@ fn prepare(env: &dyn Env, path: &Path) -> treering_env::Result<Arc<dyn RandomRwF
     Ok(file)
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// One line: the median time with its spread, and how many times as fast as the serial loop, as the
 /// median of the turns.
 #[expect(clippy::print_stdout, reason = "a program for people to read")]
 fn show(name: &str, times: &[Duration], serial: &[Duration], notes: &str) {
-    let mut micros: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
-    let middle = median(&mut micros);
-    let (least, most) = (micros[0], micros[micros.len() - 1]);
+    let [least, middle, most] = spread(times.iter().map(|time| time.as_secs_f64() * 1e6));
     let pairs = serial.iter().zip(times).map(|(serial, time)| serial.div_duration_f64(*time));
-    let ratio = median(&mut pairs.collect::<Vec<_>>());
+    let [_, ratio, _] = spread(pairs);
     println!("  {name:<14} {middle:>9.0} us {least:>9.0}..{most:<9.0} {ratio:>5.2}{notes}");
 }
 
@@ -170,6 +168,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ];
     let plain = PosixEnv::builder().direct_rw(true).build()?;
     let path = Path::new(&dir).join("batched_writes.tmp");
+    let _removed = Removed(&path);
     let file = prepare(&plain, &path)?;
     let mut stamp = 0;
     println!("{cores} processors, medians of {repeats}, min..max, times as fast as the loop");
@@ -177,10 +176,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut times = vec![Vec::new(); ways.len()];
         let ring = IoUringEnv::builder().direct_rw(true).build()?;
         for turn in 0..repeats {
-            for n in 0..ways.len() {
-                // Every other turn goes backwards, so that none is always behind the same one.
-                let n = if turn % 2 == 0 { n } else { ways.len() - 1 - n };
-                let which = (turn + n) % ways.len();
+            for which in order(turn, ways.len()) {
                 stamp += 1;
                 let batch = Batch::new(count, size, stamp);
                 times[which].push(run(ways[which].1, &ring, &file, &batch, sync)?);
@@ -203,8 +199,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             show(name, ours, &times[0], if matches!(way, Way::Queue) { &notes } else { "" });
         }
     }
-    drop(file);
-    std::fs::remove_file(&path)?;
     Ok(())
 }
 

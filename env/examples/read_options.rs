@@ -16,6 +16,11 @@ use treering_env::{
     Access, Env, IoUringEnv, IoUringEnvBuilder, PosixEnv, RandomAccessFile, Request, read_batch,
 };
 
+use turns::{Removed, order, spread};
+
+#[path = "shared/turns.rs"]
+mod turns;
+
 const FILE: usize = 256 << 20;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
@@ -39,21 +44,19 @@ struct Work {
 struct Arm {
     name: &'static str,
     env: Arc<dyn Env>,
-    times: Vec<Duration>,
+    /// Microseconds for a batch.
+    times: Vec<f64>,
 }
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let dir = PathBuf::from(args.next().ok_or("usage: read_options DIR [TURNS]")?);
-    let turns: u32 = args.next().map_or(Ok(5), |turns| turns.parse())?;
+    let turns: usize = args.next().map_or(Ok(5), |turns| turns.parse())?;
     let path = dir.join("read_options.data");
+    let _removed = Removed(&path);
     fs::write(&path, vec![7; FILE])?;
     fs::File::open(&path)?.sync_all()?;
-    let measured = groups().and_then(|groups| {
-        groups.into_iter().try_for_each(|(work, arms)| measure(&path, turns.max(1), work, arms))
-    });
-    fs::remove_file(&path)?;
-    measured
+    groups()?.into_iter().try_for_each(|(work, arms)| measure(&path, turns.max(1), work, arms))
 }
 
 fn groups() -> Result<Vec<(Work, Vec<Arm>)>> {
@@ -126,19 +129,18 @@ fn groups() -> Result<Vec<(Work, Vec<Arm>)>> {
 }
 
 #[expect(clippy::print_stdout, reason = "a program for people to read")]
-fn measure(path: &Path, turns: u32, work: Work, mut arms: Vec<Arm>) -> Result<()> {
+fn measure(path: &Path, turns: usize, work: Work, mut arms: Vec<Arm>) -> Result<()> {
     for turn in 0..turns {
-        for Arm { env, times, .. } in &mut arms {
-            times.push(run(path, env, work, turn as usize)?);
+        for which in order(turn, arms.len()) {
+            let Arm { env, times, .. } = &mut arms[which];
+            let time = run(path, env, work, turn)?;
+            times.push(time.as_secs_f64() * 1e6 / f64::from(work.batches));
         }
     }
     println!("{}, medians of {turns} turns of {} batches", work.title, work.batches);
     let mut first = None;
-    for Arm { name, env, mut times } in arms {
-        times.sort_unstable();
-        let us = |time: Duration| time.as_secs_f64() * 1e6 / f64::from(work.batches);
-        let (least, most) = (us(times[0]), us(times[times.len() - 1]));
-        let middle = us(times[times.len() / 2]);
+    for Arm { name, env, times } in arms {
+        let [least, middle, most] = spread(times);
         let ratio = middle / *first.get_or_insert(middle);
         let report = env.report();
         let [made, merged, reactor] =

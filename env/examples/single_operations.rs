@@ -14,7 +14,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use treering_env::{Access, Env, FileKind, IoUringEnv, PosixEnv, WritableFile, WritePath};
+use treering_env::{Access, Env, FileKind, IoUringEnv, PosixEnv, WritePath};
+
+use turns::{Removed, order, spread};
+
+#[path = "shared/turns.rs"]
+mod turns;
 
 /// Bytes of a table whose appends are timed.
 const TABLE: usize = 16 << 20;
@@ -95,7 +100,9 @@ impl Place {
             }
         }
         let took = begun.elapsed();
-        self.end(env, file)?;
+        // Nothing is left to be written back while others are timed.
+        file.finish()?;
+        env.remove(&self.new)?;
         Ok(took)
     }
 
@@ -109,14 +116,11 @@ impl Place {
         let appended = begun.elapsed();
         file.flush()?;
         let flushed = begun.elapsed();
-        self.end(env, file)?;
-        Ok([appended, flushed, begun.elapsed()])
-    }
-
-    /// Leaves nothing to be written back while others are timed.
-    fn end(&self, env: &dyn Env, file: Box<dyn WritableFile>) -> treering_env::Result<()> {
+        // It also leaves nothing to be written back while others are timed.
         file.finish()?;
-        env.remove(&self.new)
+        let finished = begun.elapsed();
+        env.remove(&self.new)?;
+        Ok([appended, flushed, finished])
     }
 
     fn read(&self, env: &dyn Env, count: usize) -> treering_env::Result<Duration> {
@@ -139,11 +143,6 @@ impl Place {
     }
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 const USAGE: &str = "usage: single_operations DIR [ROUNDS]";
 
 #[expect(clippy::print_stdout, reason = "a program for people to read")]
@@ -163,16 +162,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = Path::new(&dir);
     let data = vec![7; 64 << 10];
     let (there, new) = (dir.join("single_operations.there"), dir.join("single_operations.new"));
-    std::fs::write(&there, data.repeat(16))?;
     let place = Place { there, new, data };
+    let _removed = [Removed(&place.there), Removed(&place.new)];
+    std::fs::write(&place.there, place.data.repeat(16))?;
     println!("{rounds} rounds; us for one, min..max, median of the ratios to posix in a round");
     for (name, operation) in Operation::ALL {
         let mut micros = vec![Vec::new(); arms.len()];
         for round in 0..rounds {
-            for n in 0..arms.len() {
-                // Every other round goes backwards, so that none is always behind the same one.
-                let n = if round % 2 == 0 { n } else { arms.len() - 1 - n };
-                let which = (round + n) % arms.len();
+            for which in order(round, arms.len()) {
                 let took = operation.run(&*arms[which].1, &place)?;
                 micros[which].push(took.as_secs_f64() * 1e6);
             }
@@ -180,13 +177,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{name}");
         for ((arm, _), ours) in arms.iter().zip(&micros) {
             let ratios = ours.iter().zip(&micros[0]).map(|(ours, posix)| ours / posix);
-            let ratio = median(&mut ratios.collect::<Vec<_>>());
-            let mut ours = ours.clone();
-            let middle = median(&mut ours);
-            let (least, most) = (ours[0], ours[ours.len() - 1]);
+            let [_, ratio, _] = spread(ratios);
+            let [least, middle, most] = spread(ours.iter().copied());
             println!("  {arm:<10} {middle:>9.2} {least:>9.2}..{most:<9.2} {ratio:>6.3}");
         }
     }
-    std::fs::remove_file(&place.there)?;
     Ok(())
 }

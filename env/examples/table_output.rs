@@ -16,6 +16,11 @@ use std::time::{Duration, Instant};
 
 use treering_env::{Env, FileKind, IoUringEnv, PosixEnv, WritePath};
 
+use turns::{Removed, order, spread};
+
+#[path = "shared/turns.rs"]
+mod turns;
+
 const BLOCK: usize = 256 << 10;
 
 /// Works for about `rounds` units that no compiler can leave out.
@@ -85,15 +90,10 @@ fn write_plainly(path: &Path, block: &[u8], blocks: usize, units: u64) -> std::i
     Ok(Took { written, synced })
 }
 
-fn median<T: PartialOrd + Copy>(mut values: Vec<T>) -> T {
-    values.sort_by(|a, b| a.partial_cmp(b).expect("times and their ratios are numbers"));
-    values[values.len() / 2]
-}
-
 /// How many times as fast `ours` are as `base`: the median of the pairs of one turn.
 fn ratio(base: &[Took], ours: &[Took], of: impl Fn(&Took) -> Duration) -> f64 {
     let pairs = base.iter().zip(ours).map(|(base, ours)| of(base).div_duration_f64(of(ours)));
-    median(pairs.collect())
+    spread(pairs)[1]
 }
 
 #[expect(clippy::print_stdout, reason = "a program for people to read")]
@@ -101,7 +101,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let dir = arguments.next().ok_or("which directory?")?;
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
-    let (mib, micros, repeats) = (number(64)?, number(150)?, number(5)?);
+    let (mib, micros, repeats) = (number(64)?, number(150)?, usize::try_from(number(5)?)?);
     let blocks = usize::try_from((mib << 20) / BLOCK as u64)?;
     let units = units(Duration::from_micros(micros));
     let block: Vec<u8> = (0..BLOCK).map(|i| u8::try_from(i % 251).unwrap_or(0)).collect();
@@ -117,14 +117,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("io_uring, direct", Arc::new(ring().direct_writes(true).build()?)),
     ];
     let path = Path::new(&dir).join("table_output.tmp");
-    let mut plain = Vec::new();
-    let mut times = vec![Vec::new(); arms.len()];
-    for _ in 0..repeats {
-        plain.push(write_plainly(&path, &block, blocks, units)?);
-        for ((_, env), times) in arms.iter().zip(&mut times) {
-            times.push(write_table(&**env, &path, &block, blocks, units)?);
+    let _removed = Removed(&path);
+    // Plain writes are the last of the ways.
+    let mut times = vec![Vec::new(); arms.len() + 1];
+    for turn in 0..repeats {
+        for which in order(turn, times.len()) {
+            times[which].push(match arms.get(which) {
+                Some((_, env)) => write_table(&**env, &path, &block, blocks, units)?,
+                None => write_plainly(&path, &block, blocks, units)?,
+            });
         }
     }
+    let plain = times.pop().expect("it was put there");
     println!("{mib} MiB in blocks of 256 KiB, {micros} us of work each; medians of {repeats}");
     println!(
         "{:18} {:>10}  throughput of posix, of plain {:>12}  of posix",
@@ -133,7 +137,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let posix = &times[0];
     let show = |name: &str, ours: &[Took], notes: &str| {
         let millis =
-            |of: fn(&Took) -> Duration| median(ours.iter().map(of).collect()).as_secs_f64() * 1e3;
+            |of: fn(&Took) -> Duration| spread(ours.iter().map(|t| of(t).as_secs_f64() * 1e3))[1];
         println!(
             "{name:<18} {:10.1}  {:>19.2} {:>9.2} {:>12.1} {:>9.2}{notes}",
             millis(|took| took.synced),

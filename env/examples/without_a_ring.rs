@@ -14,6 +14,11 @@ use treering_env::{
     Access, Env, FileKind, IoQueue, IoUringEnv, RandomAccessFile, Request, WritePath,
 };
 
+use turns::{Removed, order, spread};
+
+#[path = "shared/turns.rs"]
+mod turns;
+
 const FILE: u64 = 256 << 20;
 const PAGE: usize = 4096;
 const BATCH: u64 = 64;
@@ -33,10 +38,9 @@ fn main() -> Result<()> {
     let dir = PathBuf::from(args.next().ok_or("usage: without_a_ring DIR [TURNS]")?);
     let turns: usize = args.next().map_or(Ok(5), |turns| turns.parse())?;
     let path = dir.join("without_a_ring.data");
-    let written = write(&path);
-    let measured = written.and_then(|()| measure(&path, turns.max(1)));
-    IoUringEnv::new()?.remove(&path)?;
-    measured
+    let _removed = Removed(&path);
+    write(&path)?;
+    measure(&path, turns.max(1))
 }
 
 fn write(path: &Path) -> Result<()> {
@@ -52,27 +56,20 @@ fn write(path: &Path) -> Result<()> {
 
 #[expect(clippy::print_stdout, reason = "a program for people to read")]
 fn measure(path: &Path, turns: usize) -> Result<()> {
-    let mut times: [Vec<Duration>; 3] = Default::default();
+    let mut times: [Vec<f64>; 3] = Default::default();
     for turn in 0..turns {
-        for (arm, times) in ARMS.iter().zip(&mut times) {
-            times.push(run(path, *arm, turn as u64)?);
+        for which in order(turn, ARMS.len()) {
+            let time = run(path, ARMS[which], turn as u64)?;
+            times[which].push(time.as_secs_f64() * 1e6 / f64::from(BATCHES));
         }
     }
     println!("{BATCH} direct reads of 4 KiB, medians of {turns} turns of {BATCHES} batches");
-    let own = median(&mut times[0]);
-    for ((name, ..), times) in ARMS.iter().zip(&mut times) {
-        let middle = median(times);
-        let us = |time: Duration| time.as_secs_f64() * 1e6 / f64::from(BATCHES);
-        let (least, most) = (us(times[0]), us(times[times.len() - 1]));
-        let ratio = middle.as_secs_f64() / own.as_secs_f64();
-        println!("{name:>20}: {:8.0} us a batch ({least:.0}..{most:.0}), {ratio:.2} x", us(middle));
+    let spreads = times.map(spread);
+    for ((name, ..), [least, middle, most]) in ARMS.iter().zip(spreads) {
+        let ratio = middle / spreads[0][1];
+        println!("{name:>20}: {middle:8.0} us a batch ({least:.0}..{most:.0}), {ratio:.2} x");
     }
     Ok(())
-}
-
-fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
 }
 
 fn run(path: &Path, arm: (&str, WritePath, bool, &str), seed: u64) -> Result<Duration> {

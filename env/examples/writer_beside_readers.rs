@@ -21,6 +21,11 @@ use std::time::{Duration, Instant};
 
 use treering_env::{Access, Env, FileKind, IoUringEnv, PosixEnv, RandomAccessFile, Request};
 
+use turns::{Removed, order, spread};
+
+#[path = "shared/turns.rs"]
+mod turns;
+
 const RECORD: usize = 256;
 /// Records between two syncs.
 const SYNC_EACH: usize = 32;
@@ -178,20 +183,12 @@ fn evict(path: &Path) -> std::io::Result<()> {
     Ok(rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 /// A line for one environment: rates, and how many times the writer of the first it got done.
 #[expect(clippy::print_stdout, reason = "a program for people to read")]
 fn show(name: &str, ours: &[Rates], first: &[Rates], unit: f64) {
-    let written: Vec<f64> = ours.iter().map(|rates| rates.written / unit).collect();
-    let least = written.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = written.iter().copied().fold(0.0, f64::max);
-    let ratio = median(ours.iter().zip(first).map(|(a, b)| a.written / b.written).collect());
-    let read = median(ours.iter().map(|rates| rates.read / 1e3).collect());
-    let middle = median(written);
+    let [least, middle, most] = spread(ours.iter().map(|rates| rates.written / unit));
+    let [_, ratio, _] = spread(ours.iter().zip(first).map(|(a, b)| a.written / b.written));
+    let [_, read, _] = spread(ours.iter().map(|rates| rates.read / 1e3));
     println!("  {name:<10} {middle:>9.1} {least:>9.1}..{most:<9.1} {ratio:>6.2} {read:>9.1}");
 }
 
@@ -212,6 +209,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = Path::new(&dir);
     let at = |name: &str| dir.join(format!("writer_beside_readers.{name}"));
     let place = Place { hot: at("hot"), cold: at("cold"), new: at("new") };
+    let _removed = [&place.hot, &place.cold, &place.new].map(|path| Removed(path));
     for (path, size) in [(&place.hot, HOT), (&place.cold, COLD)] {
         std::fs::write(path, vec![7; size])?;
         File::open(path)?.sync_all()?;
@@ -227,9 +225,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (beside, readers) in [("no reader", none), ("hot readers", hot), ("cold readers", cold)]
         {
             let mut rates = [Vec::new(), Vec::new()];
-            for round in 0..rounds {
-                for n in 0..arms.len() as u64 {
-                    let which = usize::try_from((round + n) % arms.len() as u64)?;
+            for round in 0..usize::try_from(rounds)? {
+                for which in order(round, arms.len()) {
                     evict(&place.cold)?;
                     rates[which].push(run(&*arms[which].1, &place, readers, writer, time)?);
                 }
@@ -240,7 +237,5 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    std::fs::remove_file(&place.hot)?;
-    std::fs::remove_file(&place.cold)?;
     Ok(())
 }
