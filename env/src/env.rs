@@ -165,6 +165,21 @@ pub trait RandomAccessFile: Any + Send + Sync + Debug {
     }
 }
 
+/// What a write in place must be at multiples of. Both are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alignment {
+    /// Its address in memory. At most 4096 for the files of an environment over the operating system;
+    /// a [`Buffer`](crate::Buffer) of at least that many bytes lies at a multiple of it.
+    pub memory: usize,
+    /// Its offset in the file, and its length. At most 65,536 for those files.
+    pub offset: usize,
+}
+
+impl Alignment {
+    /// That of a file which takes any write.
+    pub const ANY: Self = Self { memory: 1, offset: 1 };
+}
+
 /// A file that can also be written in place.
 ///
 /// Writes to disjoint ranges may run at once; overlapping writes at once leave either's bytes.
@@ -178,10 +193,9 @@ pub trait RandomRwFile: RandomAccessFile {
     /// at all may be written anywhere.
     fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()>;
 
-    /// Writes are taken whose offset, length and address in memory are multiples of this, a power
-    /// of two; 1 means any. A [`Buffer`](crate::Buffer) of at least 4096 bytes lies at a multiple
-    /// of 4096. Reads may begin and end anywhere. A wrapper gives what the file inside gives.
-    fn alignment(&self) -> usize;
+    /// Which writes are taken. Reads may begin and end anywhere. A wrapper gives what the file inside
+    /// gives.
+    fn alignment(&self) -> Alignment;
 
     /// Makes all writes that returned before this call survive a power loss. Errors are sticky:
     /// once a sync has failed, no later sync of this handle succeeds.

@@ -29,8 +29,8 @@ mod uring;
 pub use auto::auto;
 pub use buffer::Buffer;
 pub use env::{
-    Access, DirEntry, Env, FileKind, FileLock, LogHandle, Metadata, RandomAccessFile, RandomRwFile,
-    WritableFile,
+    Access, Alignment, DirEntry, Env, FileKind, FileLock, LogHandle, Metadata, RandomAccessFile,
+    RandomRwFile, WritableFile,
 };
 pub use error::{Error, ErrorKind, Outcome, Result};
 pub use hint::prefetch_cache_line;

@@ -8,7 +8,8 @@ use super::writes::in_blocks;
 use super::{Site, done, failed, names_file, pattern, to_usize};
 use crate::mem::Random;
 use crate::{
-    Buffer, ErrorKind, IoQueue, RandomAccessFile, RandomRwFile, Request, Result, read_batch,
+    Alignment, Buffer, ErrorKind, IoQueue, RandomAccessFile, RandomRwFile, Request, Result,
+    read_batch,
 };
 
 fn read(file: &Arc<dyn RandomAccessFile>, offset: u64, len: usize) -> Request {
@@ -168,7 +169,7 @@ pub(super) fn queues_of_one_thread_are_independent(site: &Site) {
 
 pub(super) fn writes_through_a_queue_arrive(site: &Site) {
     let files = [site.open_rw("a"), site.open_rw("b")];
-    let len = 10_000_usize.next_multiple_of(files[0].alignment());
+    let len = 10_000_usize.next_multiple_of(files[0].alignment().offset);
     let bytes = pattern(4, 64 * len);
     let mut queue = site.env.queue();
     for (i, part) in bytes.chunks(len).enumerate() {
@@ -226,8 +227,8 @@ impl RandomRwFile for Foreign {
         Err(error.at(offset))
     }
 
-    fn alignment(&self) -> usize {
-        1
+    fn alignment(&self) -> Alignment {
+        Alignment::ANY
     }
 
     fn sync(&self) -> Result<()> {

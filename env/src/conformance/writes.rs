@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Site, StopOnDrop, done, failed, names_file, pattern, read_all, to_usize};
 use crate::mem::Random;
-use crate::{Buffer, ErrorKind, FileKind, Outcome, Request, Result};
+use crate::{Alignment, Buffer, ErrorKind, FileKind, Outcome, Request, Result};
 
 const KINDS: [FileKind; 4] = [FileKind::Log, FileKind::Manifest, FileKind::Table, FileKind::Other];
 
@@ -161,7 +161,7 @@ pub(super) fn a_dropped_writer_leaves_its_flushed_bytes(site: &Site) {
 
 pub(super) fn files_in_place_grow_with_zeros_and_shrink(site: &Site) {
     let file = site.open_rw("f");
-    let block = file.alignment() as u64;
+    let block = file.alignment().offset as u64;
     let mut model = Vec::new();
     let mut random = Random::new(6);
     for round in 0..200 {
@@ -192,7 +192,7 @@ pub(super) fn files_in_place_grow_with_zeros_and_shrink(site: &Site) {
 
 pub(super) fn disjoint_writes_in_place_may_run_at_once(site: &Site) {
     let file = site.open_rw("f");
-    let len = 1_000_usize.next_multiple_of(file.alignment());
+    let len = 1_000_usize.next_multiple_of(file.alignment().offset);
     let bytes = pattern(7, 800 * len);
     std::thread::scope(|scope| {
         for thread in 0..4_usize {
@@ -209,7 +209,7 @@ pub(super) fn disjoint_writes_in_place_may_run_at_once(site: &Site) {
 }
 
 pub(super) fn opening_for_writing_keeps_what_is_there(site: &Site) {
-    let block = site.open_rw("f").alignment();
+    let block = site.open_rw("f").alignment().offset;
     let mut bytes = pattern(8, 10 * block);
     site.write("g", &bytes);
     let file = site.open_rw("g");
@@ -226,8 +226,8 @@ pub(super) fn opening_for_writing_keeps_what_is_there(site: &Site) {
 /// ENV-20
 pub(super) fn a_write_in_place_is_taken_if_it_is_aligned_and_refused_whole_if_not(site: &Site) {
     let file = site.open_rw("f");
-    let block = file.alignment();
-    assert!(block.is_power_of_two());
+    let Alignment { memory, offset: block } = file.alignment();
+    assert!(block.is_power_of_two() && memory.is_power_of_two());
     let whole = 8_192_usize.next_multiple_of(block);
     let mut expected = pattern(10, 2 * whole);
     done("write", file.write_all_at(&in_blocks(&expected), 0));
@@ -256,6 +256,22 @@ pub(super) fn a_write_in_place_is_taken_if_it_is_aligned_and_refused_whole_if_no
         check(completion.result.map(drop));
         assert!(read_all(&*file) == expected, "{len} bytes at {offset}");
         done("an empty write", file.write_all_at(&[], 3));
+    }
+    for skip in [8, 16, 512, 4_096] {
+        let bytes = pattern(20 + skip as u64, whole);
+        let mut data = in_blocks(&vec![0; skip + whole]);
+        data.as_mut_slice()[skip..].copy_from_slice(&bytes);
+        match file.write_all_at(&data[skip..], 0) {
+            Ok(()) => {
+                assert!(skip % memory == 0, "memory at a multiple of {skip}, not of {memory}");
+                expected[..whole].copy_from_slice(&bytes);
+            }
+            Err(error) => {
+                assert!(skip % memory != 0, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Misaligned);
+            }
+        }
+        assert!(read_all(&*file) == expected, "from memory at a multiple of {skip}");
     }
     assert!(site.read("f") == expected, "through another file");
 }

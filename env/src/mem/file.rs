@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::content::index;
 use super::inode::Inode;
 use super::volume::{Extent, Shared};
-use crate::{Error, LogHandle, RandomAccessFile, RandomRwFile, Result, WritableFile};
+use crate::{Alignment, Error, LogHandle, RandomAccessFile, RandomRwFile, Result, WritableFile};
 
 /// Appended bytes that a writer may keep to itself. Small enough that tables reach the volume
 /// while they are written, large enough that an engine that forgets to flush is found out.
@@ -143,8 +143,8 @@ impl RandomRwFile for MemRwFile {
         self.open.write(data, offset)
     }
 
-    fn alignment(&self) -> usize {
-        1
+    fn alignment(&self) -> Alignment {
+        Alignment::ANY
     }
 
     fn sync(&self) -> Result<()> {

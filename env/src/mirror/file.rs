@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Difference, Judge};
-use crate::{Buffer, LogHandle, RandomAccessFile, RandomRwFile, Result, WritableFile};
+use crate::{Alignment, Buffer, LogHandle, RandomAccessFile, RandomRwFile, Result, WritableFile};
 
 /// A pair of files open at any offset; `F` is the trait object of either kind.
 #[derive(Debug)]
@@ -100,9 +100,10 @@ impl RandomRwFile for MirrorRwFile {
         self.act("write", |file| file.write_all_at(data, offset))
     }
 
-    fn alignment(&self) -> usize {
-        // Both are powers of two: what is a multiple of the larger is one of the other.
-        self.files[0].alignment().max(self.files[1].alignment())
+    fn alignment(&self) -> Alignment {
+        // All are powers of two: what is a multiple of the larger is one of the other.
+        let [one, two] = [0, 1].map(|i| self.files[i].alignment());
+        Alignment { memory: one.memory.max(two.memory), offset: one.offset.max(two.offset) }
     }
 
     fn sync(&self) -> Result<()> {

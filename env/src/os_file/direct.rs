@@ -6,12 +6,13 @@ use std::path::Path;
 use crate::counters::{Count, Counters};
 use crate::os_file::{Os, OsFile};
 use crate::sys::{DirectSupport, settled};
-use crate::{Buffer, Error, ErrorKind, Outcome, RandomAccessFile, Result};
+use crate::{Alignment, Buffer, Error, ErrorKind, Outcome, RandomAccessFile, Result};
 
 /// What a kernel that does not say is taken to need: the largest block size in use.
 const DEFAULT_ALIGN: u32 = 4096;
 
-/// The multiples that direct I/O on one file needs. Both are powers of two of at most 4096 bytes.
+/// The multiples that direct I/O on one file needs. Both are powers of two, that of the memory at
+/// most 4096 bytes, that of the offset at most 64 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectAlign {
     pub(crate) memory: usize,
@@ -32,10 +33,19 @@ impl DirectAlign {
             .then(|| Self { memory: memory as usize, offset: offset.into() })
     }
 
+    /// The same in public terms.
+    pub(super) fn of_writes(self) -> Alignment {
+        Alignment { memory: self.memory, offset: self.block() }
+    }
+
+    fn block(self) -> usize {
+        usize::try_from(self.offset).expect("at most 64 KiB")
+    }
+
     /// How far apart the places of one transfer are from which it can be gone on with: neither
     /// the offset nor the memory may be misaligned there. Both are powers of two.
     pub(crate) fn step(self) -> usize {
-        usize::try_from(self.offset).expect("at most 64 KiB").max(self.memory)
+        self.block().max(self.memory)
     }
 
     /// The smallest aligned range that holds `offset..offset + len`, as start and length.
@@ -133,7 +143,7 @@ fn fill_window(
     wanted: usize,
     counters: &Counters,
 ) -> Result<()> {
-    let block = usize::try_from(align.offset).expect("at most 64 KiB");
+    let block = align.block();
     let mut filled = 0;
     let mut stuck = 0;
     while filled < wanted {

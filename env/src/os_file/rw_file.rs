@@ -8,7 +8,7 @@ use super::write::{Durability, WriteFailure, pwrite_all, pwrite_blocks};
 use super::{DirectAlign, Os, OsFile, direct, no_direct};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use crate::sys::{OpenMode, uninterrupted};
-use crate::{Access, Error, RandomAccessFile, RandomRwFile, Result};
+use crate::{Access, Alignment, Error, RandomAccessFile, RandomRwFile, Result};
 
 /// See [`RandomRwFile`].
 #[derive(Debug)]
@@ -129,8 +129,8 @@ impl RandomRwFile for OsRwFile {
         done.map_err(|failure| failure.error)
     }
 
-    fn alignment(&self) -> usize {
-        self.direct().map_or(1, DirectAlign::step)
+    fn alignment(&self) -> Alignment {
+        self.direct().map_or(Alignment::ANY, DirectAlign::of_writes)
     }
 
     fn sync(&self) -> Result<()> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Call, Hook, Op, Verdict, run};
-use crate::{Error, RandomAccessFile, RandomRwFile, Result};
+use crate::{Alignment, Error, RandomAccessFile, RandomRwFile, Result};
 
 /// A file open for reading, and the hook that sees its reads.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl<H: Hook> RandomRwFile for WrappedRwFile<H> {
             Verdict::Fail(error) => Err(error),
             Verdict::FailAfter(error) => self.inner.write_all_at(data, offset).and(Err(error)),
             Verdict::Short(bytes, error) => {
-                let part = first(data, bytes, self.inner.alignment());
+                let part = first(data, bytes, self.inner.alignment().offset);
                 self.inner.write_all_at(part, offset).and(Err(error))
             }
         };
@@ -83,7 +83,7 @@ impl<H: Hook> RandomRwFile for WrappedRwFile<H> {
         result
     }
 
-    fn alignment(&self) -> usize {
+    fn alignment(&self) -> Alignment {
         self.inner.alignment()
     }
 

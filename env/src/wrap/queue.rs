@@ -69,7 +69,7 @@ impl<H: Hook> IoQueue for WrappedQueue<H> {
                 };
                 forwarded.fail = Some(error);
                 // In its own memory: a copy of less than a page may be misaligned.
-                let len = first(&data, bytes, file.alignment()).len();
+                let len = first(&data, bytes, file.alignment().offset).len();
                 let data = data.narrowed(0, len);
                 return self.forward(forwarded, Request::Write { file, offset, data });
             }

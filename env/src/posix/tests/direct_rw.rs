@@ -4,7 +4,7 @@ use std::fs;
 
 use super::*;
 use crate::sys::scripted::{Call, Fault, When};
-use crate::{ErrorKind, Outcome, RandomRwFile};
+use crate::{Alignment, ErrorKind, Outcome, RandomRwFile};
 
 const BLOCK: usize = 4096;
 
@@ -31,7 +31,8 @@ fn a_write_that_is_not_aligned_is_refused_before_the_kernel_sees_it() {
         let stage = stage();
         stage.sys.rule(Call::StatFd, "w", When::Always, Fault::Aligned(memory, block));
         let Some(file) = open(&stage) else { return };
-        assert_eq!(file.alignment(), memory.max(block) as usize);
+        let (in_memory, in_file) = (memory as usize, block as usize);
+        assert_eq!(file.alignment(), Alignment { memory: in_memory, offset: in_file });
         let mut data = Buffer::from(&pattern(4 * BLOCK)[..]);
         file.write_all_at(&data, 0).unwrap();
         data.as_mut_slice().fill(1);
@@ -194,7 +195,7 @@ fn an_injected_short_write_writes_whole_blocks_that_are_less_than_a_page() {
     const SMALL: usize = 512;
     let Stage { dir, sys, env } = stage();
     let path = dir.path().join("w");
-    sys.rule(Call::StatFd, "w", When::Always, Fault::Aligned(SMALL as u32, SMALL as u32));
+    sys.rule(Call::StatFd, "w", When::Always, Fault::Aligned(512, 512));
     let env = FaultEnv::new(Arc::new(env));
     let Ok(file) = env.open_rw(&path) else { return };
     file.set_size(BLOCK as u64).unwrap();

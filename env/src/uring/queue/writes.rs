@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 
 use super::{RingQueue, Share, WAIT_BATCH};
 use crate::counters::Count;
-use crate::os_file::OsRwFile;
+use crate::os_file::{DirectAlign, OsRwFile};
 use crate::sync::Arc;
 use crate::uring::lane::{Lane, Turn};
 use crate::uring::ring::{Completed, Entry, Work};
@@ -93,8 +93,8 @@ impl Put {
     /// Writes what is left from `from` on by a plain call, whose word is final. Past the page cache
     /// that can begin at a whole block only.
     fn finish_plain(self, from: usize) -> Done {
-        let block = self.file.alignment();
-        let from = from / block * block;
+        let step = self.ours().direct().map_or(1, DirectAlign::step);
+        let from = from / step * step;
         let done = self.file.write_all_at(&self.data[from..], self.offset + from as u64);
         (self.tag, done.map(|()| self.data))
     }
