@@ -56,7 +56,7 @@ impl Peer for Rocks {
         in_batches(data, order, |entries| {
             let mut batch = WriteBatch::default();
             entries.for_each(|(key, value)| batch.put(key, value));
-            Ok(self.db.write(&batch)?)
+            Ok(self.db.write(batch)?)
         })?;
         self.db.flush()?;
         let mut options = CompactOptions::default();
