@@ -231,8 +231,12 @@ impl Bench {
                 }
             }
         }
-        self.rings.fetch_max(rings_of_this_process(), Ordering::Relaxed);
+        self.count_rings();
         Ok(tally)
+    }
+
+    fn count_rings(&self) {
+        self.rings.fetch_max(rings_of_this_process(), Ordering::Relaxed);
     }
 
     fn peer(&self) -> &dyn Peer {
@@ -286,6 +290,7 @@ impl Bench {
             time += start.elapsed();
             cpu += process_cpu() - before;
             opens += 1;
+            self.count_rings();
         }
         tally.check()?;
         Ok(sample(opens, time, cpu, tally, None))
@@ -302,6 +307,7 @@ impl Bench {
         let (start, cpu) = (Instant::now(), process_cpu());
         let peer = self.open(scratch.path())?;
         peer.load(&self.data, &order)?;
+        self.count_rings();
         peer.close()?;
         let (time, cpu) = (start.elapsed(), process_cpu() - cpu);
         let written = written_by_this_process() - written;
