@@ -128,9 +128,16 @@ impl RingQueue {
             return true;
         }
         let mailbox = &self.errands.mailbox;
-        let back = if wait { mailbox.wait() } else { mailbox.take() };
+        let back = if wait { mailbox.wait_unless(|| self.gave_up()) } else { mailbox.take() };
+        if wait && back.is_empty() {
+            self.begin_errands_again();
+            return true;
+        }
         for (out, op) in back {
-            self.errands.out.remove(out).expect("an errand comes back once");
+            if self.errands.out.remove(out).is_none() {
+                // It was begun again, and nobody wants this one any more.
+                continue;
+            }
             self.errands.count -= 1;
             let key = self.ops.insert(op);
             self.settle(key, true);
@@ -138,8 +145,13 @@ impl RingQueue {
         true
     }
 
-    /// In a forked child, which has neither the reactor nor what it has read; the lock of the
-    /// mailbox may have been held when the process was copied.
+    /// Whether a shutdown ran out of time, so that what is out may never come back.
+    fn gave_up(&self) -> bool {
+        self.shared.reactor.as_ref().is_none_or(|reactor| reactor.gave_up())
+    }
+
+    /// In other memory: what is out stays the reactor's. That is gone for a forked child, where the
+    /// lock of the mailbox may have been held when the process was copied, or was given up.
     fn begin_errands_again(&mut self) {
         self.errands.count = 0;
         for key in self.errands.out.keys() {
@@ -153,9 +165,14 @@ impl RingQueue {
     /// Waits until nothing of this queue is with the reactor any more, unless that may take for
     /// ever.
     pub(super) fn await_errands(&mut self) {
-        let gave_up = self.shared.reactor.as_ref().is_none_or(|reactor| reactor.gave_up());
-        while !self.errands.are_none() && self.shared.pool.is_ours() && !gave_up {
-            self.errands.count -= self.errands.mailbox.wait().len();
+        while !self.errands.are_none() && self.shared.pool.is_ours() {
+            let back = self.errands.mailbox.wait_unless(|| self.gave_up());
+            if back.is_empty() {
+                return;
+            }
+            for (out, _) in back {
+                self.errands.count -= usize::from(self.errands.out.remove(out).is_some());
+            }
         }
     }
 }

@@ -6,11 +6,15 @@
 //! waits for what nobody has.
 
 use std::mem;
+use std::time::Duration;
 
 use super::stream::{Block, Stream};
 use crate::os_file::Os;
 use crate::sync::{Arc, Condvar, Mutex};
 use crate::uring::op::Op;
+
+/// How often who waits looks whether there is still something to wait for.
+const LOOKS_EVERY: Duration = Duration::from_millis(50);
 
 /// What is handed to the reactor.
 #[derive(Debug)]
@@ -60,12 +64,13 @@ impl Mailbox {
         mem::take(&mut self.returned.lock().ops)
     }
 
-    /// The same, when something has. The owner must have an errand out.
-    pub(crate) fn wait(&self) -> Vec<(u64, Op)> {
+    /// The same, when something has, or nothing, soon after `given_up` says that nothing may ever
+    /// come. The owner must have an errand out.
+    pub(crate) fn wait_unless(&self, given_up: impl Fn() -> bool) -> Vec<(u64, Op)> {
         let mut returned = self.returned.lock();
-        while returned.ops.is_empty() {
+        while returned.ops.is_empty() && !given_up() {
             returned.owner_waits = true;
-            self.changed.wait(&mut returned);
+            self.changed.wait_for(&mut returned, LOOKS_EVERY);
         }
         mem::take(&mut returned.ops)
     }

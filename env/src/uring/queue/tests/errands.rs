@@ -285,6 +285,38 @@ fn a_queue_that_is_dropped_waits_for_its_reads_with_the_reactor() {
     shared.pool.give_back(taken);
 }
 
+/// URING-34: whether the queue asks for its reads or goes away.
+#[test]
+fn no_queue_waits_for_a_reactor_that_a_shutdown_gave_up() {
+    for pops in [true, false] {
+        let bench = Bench::new();
+        let Some(file) = direct(&bench) else { return };
+        let shared = with_reactor(&bench, |ring| ring.while_open(|| false));
+        let taken = shared.pool.take().unwrap();
+        let mut queue = RingQueue::new(&shared);
+        for (tag, (offset, len)) in pages().into_iter().enumerate() {
+            queue.push(tag as u64, read(&file, offset, len));
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while bench.seen.lock().entries.len() < PAGES {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                assert!(!shared.reactor.as_ref().unwrap().shut_down(Duration::ZERO));
+            });
+            if pops {
+                assert_right(&pop_all(&mut queue, PAGES), &pages());
+            }
+            drop(queue);
+        });
+        let plain = if pops { PAGES as u64 } else { 0 };
+        assert_eq!(bench.count(Count::FallbackPreads), plain);
+        assert!(Arc::strong_count(&file) > PAGES, "what is in the kernel keeps its file");
+        shared.pool.give_back(taken);
+    }
+}
+
 /// URING-27
 #[test]
 fn without_a_reactor_a_ring_that_comes_back_in_time_is_waited_for() {
