@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::kernel::SetupError;
 use super::ring::Ring;
 use super::setup::with_memory_back_off;
-use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering};
+use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, fence};
 use crate::trace;
 
 /// Makes one more ring like the others, at once or not at all.
@@ -60,7 +60,8 @@ pub(crate) struct Pool {
     lost: AtomicU64,
     /// How many threads wait for a ring, and where.
     waiting: AtomicUsize,
-    waiting_room: Mutex<()>,
+    /// How often a place was told to have a ring again, or to get one, while somebody waited.
+    news: Mutex<u64>,
     freed: Condvar,
 }
 
@@ -100,7 +101,7 @@ impl Pool {
             replaced: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            waiting_room: Mutex::new(()),
+            news: Mutex::new(0),
             freed: Condvar::new(),
         })
     }
@@ -129,26 +130,37 @@ impl Pool {
     /// has them all, in other queues, so the wait must have an end.
     pub(crate) fn take_within(&self, patience: Duration) -> Option<Taken> {
         let deadline = Instant::now() + patience;
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut room = self.waiting_room.lock();
-        let mut taken = self.take();
-        while taken.is_none()
-            && self.is_ours()
-            && !self.freed.wait_until(&mut room, deadline).timed_out()
-        {
-            taken = self.take();
-        }
-        drop(room);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        taken.or_else(|| self.take())
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // With its like in `tell_who_waits`: who gives back sees that somebody waits, or the look
+        // at the places below sees what was given back.
+        fence(Ordering::SeqCst);
+        let mut seen = *self.news.lock();
+        let taken = loop {
+            // Without the lock: this may make a ring, which takes long.
+            let taken = self.take();
+            if taken.is_some() || !self.is_ours() {
+                break taken;
+            }
+            let mut news = self.news.lock();
+            let mut late = false;
+            while *news == seen && !late {
+                late = self.freed.wait_until(&mut news, deadline).timed_out();
+            }
+            if *news == seen {
+                break None;
+            }
+            seen = *news;
+        };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        taken
     }
 
     /// A place has a ring again, or may get one.
     fn tell_who_waits(&self) {
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            // Who waits looks at all places and begins to wait under this lock: once it is free
-            // they have begun, or will look again.
-            drop(self.waiting_room.lock());
+        // See `take_within`; the lock of the place was let go before.
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            *self.news.lock() += 1;
             self.freed.notify_one();
         }
     }
@@ -161,9 +173,10 @@ impl Pool {
                 let ring = match (self.make)() {
                     Ok(ring) => ring,
                     Err(error) => {
-                        trace::ring_lost(error.errno());
                         self.lost.fetch_add(1, Ordering::Relaxed);
                         *cell = Cell::Lost;
+                        drop(cell);
+                        trace::ring_lost(error.errno());
                         return None;
                     }
                 };
@@ -186,11 +199,11 @@ impl Pool {
     /// Closes a ring for good. Memory that the kernel might still write to through it must have
     /// been leaked: closing is no barrier.
     pub(crate) fn retire(&self, taken: Taken) {
-        trace::ring_retired();
         let place = taken.place;
         drop(taken);
         *self.places[place].cell.lock() = Cell::Retired;
         self.tell_who_waits();
+        trace::ring_retired();
     }
 
     /// Rings in the pool now, idle or in use.
@@ -201,7 +214,7 @@ impl Pool {
     /// Threads that wait for a ring now.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::SeqCst)
+        self.waiting.load(Ordering::Relaxed)
     }
 
     /// Rings wished for at construction.
@@ -297,6 +310,23 @@ mod tests {
             "WARN message=a ring that was given up cannot be replaced errno=12",
         ];
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn no_lock_of_who_waits_is_held_while_a_ring_is_made() {
+        let free = Arc::new(AtomicUsize::new(0));
+        let pool = Arc::<std::sync::OnceLock<Pool>>::default();
+        let (for_make, seen) = (Arc::downgrade(&pool), Arc::clone(&free));
+        let make = move || {
+            if let Some(pool) = for_make.upgrade().as_ref().and_then(|pool| pool.get()) {
+                seen.fetch_add(usize::from(pool.news.try_lock().is_some()), Ordering::SeqCst);
+            }
+            Ok(Box::new(ScriptedRing::new(8)) as Box<dyn Ring>)
+        };
+        let pool = pool.get_or_init(|| Pool::new(1, None, Box::new(make)).unwrap());
+        pool.retire(pool.take().unwrap());
+        assert!(pool.take_within(Duration::ZERO).is_some());
+        assert_eq!((free.load(Ordering::SeqCst), pool.waiting()), (1, 0));
     }
 
     #[test]
