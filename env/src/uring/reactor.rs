@@ -18,6 +18,7 @@
 //! * Nothing is left queued while the thread sleeps: see [`inbox`].
 //! * A process that did not start the thread touches nothing of it but what never changes.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -104,7 +105,7 @@ impl Reactor {
         let life = Arc::clone(&reactor.life);
         let (tell, told) = std::sync::mpsc::sync_channel(1);
         let (os, breaker) = (Arc::clone(os), breaker.clone());
-        let body = move || {
+        let serve = move || {
             let _end = End { inbox: &inbox, life: &life };
             signals::block_all();
             let for_ring = Arc::clone(&inbox);
@@ -115,9 +116,19 @@ impl Reactor {
                     // The starter waits for this word, so it is there.
                     let _ = tell.send(Ok(()));
                     drop(tell);
-                    run(machine, &os, &inbox, &life);
+                    run(machine, &os, &inbox, &life)
                 }
-                Err(error) => drop(tell.send(Err(error))),
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    None
+                }
+            }
+        };
+        let body = move || {
+            let ended = panic::catch_unwind(AssertUnwindSafe(serve));
+            // Last of all: whoever is told may take long, or panic.
+            if let Some(cause) = ended.unwrap_or(Some("it panicked")) {
+                trace::reactor_ended(cause);
             }
         };
         let spawned = thread::Builder::new().name(THREAD_NAME.to_owned()).spawn(body);
@@ -246,19 +257,23 @@ impl Drop for Reactor {
     }
 }
 
-/// The loop of the thread.
-fn run(mut machine: Machine, os: &Arc<Os>, inbox: &Inbox<Task, EventBell>, life: &Arc<Life>) {
+/// The loop of the thread; why it ends, if nobody asked for it.
+fn run(
+    mut machine: Machine,
+    os: &Arc<Os>,
+    inbox: &Inbox<Task, EventBell>,
+    life: &Arc<Life>,
+) -> Option<&'static str> {
     // Before `machine` goes, so that owners that are told of lost blocks know that no more are
     // taken. It goes first because it was made last.
     let _end = End { inbox, life };
     loop {
         machine.turn(inbox);
         if machine.is_off() {
-            trace::reactor_ended("it lost its ring, and another cannot be made");
             life.alive.store(false, Ordering::Release);
             // These were never in a ring, so their owners may write them.
             inbox.close_and_drain().into_iter().for_each(Task::give_back);
-            return;
+            return Some("it lost its ring, and another cannot be made");
         }
         if machine.can_go_on() {
             continue;
@@ -269,7 +284,7 @@ fn run(mut machine: Machine, os: &Arc<Os>, inbox: &Inbox<Task, EventBell>, life:
                 inbox.bell().wait();
                 os.counters.bump(Count::ReactorWakeups);
             }
-            Next::Exit => return,
+            Next::Exit => return None,
         }
     }
 }
@@ -282,9 +297,6 @@ struct End<'a> {
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        if thread::panicking() && self.life.alive.swap(false, Ordering::AcqRel) {
-            trace::reactor_ended("it panicked");
-        }
         self.life.alive.store(false, Ordering::Release);
         // Blocks that are still queued settle as lost, reads come back.
         drop(self.inbox.close_and_drain());

@@ -304,10 +304,10 @@ impl Machine {
             }
             Written::Passing(errno) => {
                 counters.bump(retried(errno));
+                block.give_back(0, matches!(errno, libc::EINVAL | libc::EOPNOTSUPP));
                 if strains_the_breaker(errno) {
                     self.fault();
                 }
-                block.give_back(0, matches!(errno, libc::EINVAL | libc::EOPNOTSUPP));
             }
             Written::Failed(errno) => {
                 let error = Error::from_errno(errno, "append", block.stream().file().path());
@@ -358,10 +358,10 @@ impl Machine {
             }
             _ => op.piece_left(&piece),
         }
+        self.settle(key);
         if matches!(verdict, Verdict::Passing(errno) if strains_the_breaker(errno)) {
             self.fault();
         }
-        self.settle(key);
     }
 
     /// Sends an errand of which nothing is outstanding back to its owner.
@@ -381,14 +381,14 @@ impl Machine {
     fn take_back(&mut self, key: u64) {
         match self.jobs.remove(key).expect("offered entries have jobs") {
             Job::Write(block) => {
-                self.fault();
                 block.give_back(0, false);
+                self.fault();
             }
             Job::Read(piece) => {
-                self.fault();
                 let errand = self.errands.get_mut(piece.op);
                 errand.expect("errands last as long as their pieces").op().piece_left(&piece);
                 self.settle(piece.op);
+                self.fault();
             }
             Job::StartWriteBack { .. } => self.os.counters.bump(Count::RangeFlushFailed),
             Job::Sync(sync) => {
@@ -433,13 +433,15 @@ impl Machine {
     fn replace_spent(&mut self) {
         if self.flight.as_ref().is_some_and(|f| f.is_spoiled() && f.in_flight() == 0) {
             self.os.counters.bump(Count::RingRetired);
-            trace::ring_retired();
-            self.fault();
             self.flight = None;
             self.flight = (self.make)().ok().map(|ring| Flight::new(ring, TALLY));
             if self.is_off() {
+                // The thread ends, and tells that when everybody has back what was theirs.
                 self.leak_jobs();
+            } else {
+                trace::ring_retired();
             }
+            self.fault();
         }
     }
 }
