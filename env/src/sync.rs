@@ -7,6 +7,9 @@ pub(crate) use std::sync::atomic::{
 };
 pub(crate) use std::sync::{Arc, OnceLock};
 
+/// How often who waits for the reactor looks whether a shutdown has given it up.
+pub(crate) const LOOKS_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// The primitives of protocols that have a model: loom's under `--cfg loom`.
 pub(crate) mod modelled {
     #[cfg(not(loom))]

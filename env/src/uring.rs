@@ -175,9 +175,10 @@ impl IoUringEnv {
     /// Later writes are made on the calling thread. Does nothing the second time, or where there
     /// is no reactor. Dropping the environment and its files does the same without a limit of time.
     ///
-    /// An error says that writes were still in the kernel when `patience` was over. Their memory
-    /// stays allocated until they complete, if they ever do; a file with such a write goes on
-    /// waiting for it when it is flushed.
+    /// An error says that writes or reads were still in the kernel when `patience` was over. Their
+    /// memory stays allocated, and their files open, until they complete, if they ever do. A file
+    /// with such a write fails when it is flushed, and it may be applied or not; a queue makes such
+    /// a read again, by a plain call or on a ring of its own. Who waits already is told within 50 ms.
     pub fn shutdown(&self, patience: Duration) -> Result<()> {
         if self.writes.shut_down(patience) {
             return Ok(());

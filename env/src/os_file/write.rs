@@ -6,7 +6,7 @@ use std::process;
 
 use super::{DirectAlign, Os};
 use crate::counters::Count;
-use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, OnceLock, Ordering};
+use crate::sync::{Arc, AtomicBool, Condvar, LOOKS_EVERY, Mutex, MutexGuard, OnceLock, Ordering};
 use crate::sys::{settled, uninterrupted};
 use crate::{Error, ErrorKind, Result};
 
@@ -78,6 +78,14 @@ fn no_progress(op: &'static str, path: &Path, len: usize) -> Error {
     Error::new(ErrorKind::Other, op, path, format!("no progress, {len} bytes left"))
 }
 
+/// A flush on another thread.
+#[derive(Debug)]
+pub(crate) struct Early {
+    process: u32,
+    /// Whether it may never end.
+    given_up: Arc<AtomicBool>,
+}
+
 /// The durable state of one file: whether its metadata must be flushed too, and its first error.
 ///
 /// Invariants:
@@ -89,8 +97,8 @@ fn no_progress(op: &'static str, path: &Path, len: usize) -> Error {
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     failed: OnceLock<Error>,
-    /// The process whose early flush is under way. Held while a flush runs on the caller.
-    early: Mutex<Option<u32>>,
+    /// The early flush that is under way. Held while a flush runs on the caller.
+    early: Mutex<Option<Early>>,
     early_ended: Condvar,
     size_changed: AtomicBool,
 }
@@ -113,11 +121,12 @@ impl Durability {
     }
 
     /// Whether a flush of the data may begin now, apart from the caller. If so it is under way
-    /// until [`Durability::end_early`] says how it ended. Never waits.
-    pub(crate) fn begin_early(&self) -> bool {
+    /// until [`Durability::end_early`] says how it ended, or `given_up` that it may never end.
+    /// Never waits.
+    pub(crate) fn begin_early(&self, given_up: &Arc<AtomicBool>) -> bool {
         match self.early.try_lock() {
             Some(mut early) if early.is_none() && self.failed.get().is_none() => {
-                *early = Some(process::id());
+                *early = Some(Early { process: process::id(), given_up: Arc::clone(given_up) });
                 true
             }
             _ => false,
@@ -134,11 +143,19 @@ impl Durability {
     }
 
     /// Waits until no early flush is under way. That of another process, which was copied when it
-    /// forked, is not waited for: nobody here would end it.
-    pub(crate) fn await_early(&self) -> MutexGuard<'_, Option<u32>> {
+    /// forked, is not waited for: nobody here would end it. One that was given up fails the file,
+    /// since it may fail yet.
+    fn await_early(&self, path: &Path) -> MutexGuard<'_, Option<Early>> {
         let mut early = self.early.lock();
-        while early.is_some_and(|process| process == process::id()) {
-            self.early_ended.wait(&mut early);
+        while let Some(Early { given_up, .. }) =
+            early.as_ref().filter(|early| early.process == process::id())
+        {
+            if given_up.load(Ordering::Acquire) {
+                let message = "begun early, and given up by a shutdown that ran out of time";
+                self.fail(Error::new(ErrorKind::Other, "sync", path, message));
+                break;
+            }
+            self.early_ended.wait_for(&mut early, LOOKS_EVERY);
         }
         early
     }
@@ -146,7 +163,7 @@ impl Durability {
     /// Flushes what was written before the call: data only, unless the size has changed since the
     /// last flush or `full` asks for everything.
     pub(crate) fn sync(&self, os: &Os, fd: &OwnedFd, path: &Path, full: bool) -> Result<()> {
-        let _turn = self.await_early();
+        let _turn = self.await_early(path);
         self.check()?;
         let full = self.size_changed.swap(false, Ordering::AcqRel) || full;
         os.counters.bump(Count::Syncs);
@@ -166,14 +183,14 @@ mod tests {
 
     #[test]
     fn an_early_flush_is_one_at_a_time_and_none_begins_for_a_file_that_failed() {
-        let durability = Durability::default();
-        assert!(durability.begin_early());
-        assert!(!durability.begin_early());
+        let (durability, given_up) = (Durability::default(), Arc::default());
+        assert!(durability.begin_early(&given_up));
+        assert!(!durability.begin_early(&given_up));
         durability.end_early(None);
-        assert!(durability.begin_early());
+        assert!(durability.begin_early(&given_up));
         let error = Error::new(ErrorKind::Other, "sync", Path::new("f"), "lost");
         durability.end_early(Some(error));
-        assert!(!durability.begin_early());
+        assert!(!durability.begin_early(&given_up));
         assert_eq!(durability.check().unwrap_err().op(), "sync");
     }
 
@@ -181,7 +198,9 @@ mod tests {
     #[test]
     fn the_early_flush_of_another_process_is_not_waited_for() {
         let durability = Durability::default();
-        *durability.early.lock() = Some(process::id() + 1);
-        drop(durability.await_early());
+        let early = Early { process: process::id() + 1, given_up: Arc::default() };
+        *durability.early.lock() = Some(early);
+        drop(durability.await_early(Path::new("f")));
+        assert!(durability.check().is_ok());
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::outlet::{CallerOutlet, Outlet, Stopped};
 use super::paths::path_error;
 use crate::os_file::{DirectAlign, Durability, Os, WriteFailure, pwrite_all, pwrite_blocks};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::sys::{OpenMode, SysResult, uninterrupted};
 use crate::{Buffer, Error, ErrorKind, FileKind, LogHandle, Outcome, Result, WritableFile};
 
@@ -108,8 +108,8 @@ impl Shared {
 
     /// Whether a flush to the medium may begin apart from the caller; see
     /// [`Durability::begin_early`].
-    pub(crate) fn begin_early_sync(&self) -> bool {
-        self.durability.begin_early()
+    pub(crate) fn begin_early_sync(&self, given_up: &Arc<AtomicBool>) -> bool {
+        self.durability.begin_early(given_up)
     }
 
     /// Ends it; see [`Durability::end_early`].

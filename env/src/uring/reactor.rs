@@ -75,7 +75,7 @@ pub(crate) struct Reactor {
     life: Arc<Life>,
     thread: Mutex<Option<JoinHandle<()>>>,
     owner: u32,
-    gave_up: AtomicBool,
+    gave_up: Arc<AtomicBool>,
 }
 
 /// Why there is no reactor.
@@ -152,7 +152,7 @@ impl Reactor {
             life: Arc::default(),
             thread: Mutex::new(None),
             owner: std::process::id(),
-            gave_up: AtomicBool::new(false),
+            gave_up: Arc::default(),
         })
     }
 

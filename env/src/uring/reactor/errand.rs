@@ -6,15 +6,11 @@
 //! waits for what nobody has.
 
 use std::mem;
-use std::time::Duration;
 
 use super::stream::{Block, Stream};
 use crate::os_file::Os;
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::{Arc, Condvar, LOOKS_EVERY, Mutex};
 use crate::uring::op::Op;
-
-/// How often who waits looks whether there is still something to wait for.
-const LOOKS_EVERY: Duration = Duration::from_millis(50);
 
 /// What is handed to the reactor.
 #[derive(Debug)]

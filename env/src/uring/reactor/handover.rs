@@ -3,7 +3,7 @@
 //!
 //! The owner never waits for anything but its own blocks, and of these only for what is in the
 //! kernel: a block that is still queued it takes back (unless it was asked to send every single
-//! write, to compare). So memory that other owners hold, or a reactor that gets no processor, cost
+//! write, to compare), and one that was given up by a shutdown it leaves to the reactor. So memory that other owners hold, or a reactor that gets no processor, cost
 //! parallelism and never progress.
 
 use super::Reactor;
@@ -61,7 +61,7 @@ impl Handover {
         let hints = Hints { write_back, early_sync: manner.early_sync };
         Self {
             reactor: Arc::clone(reactor),
-            stream: Stream::new(file, hints),
+            stream: Stream::new(file, hints, &reactor.gave_up),
             manner,
             unsettled: false,
             grown: false,
@@ -137,10 +137,19 @@ impl Handover {
             self.os().counters.bump(Count::TakenBack);
             block.give_back(0, false);
             self.write_returned()
-        } else {
-            self.stream.wait(out);
+        } else if self.stream.wait(out) {
             Ok(())
+        } else {
+            Err(self.given_up())
         }
+    }
+
+    /// Ends the file's writing because the kernel may keep what it has for ever.
+    fn given_up(&mut self) -> Stopped {
+        let message = "in the kernel when a shutdown ran out of time; it may be written or not";
+        let file = self.file();
+        let error = file.fail(Error::new(ErrorKind::Other, "append", file.path(), message));
+        self.stop(error)
     }
 
     /// Writes what came back, by plain calls.
@@ -204,6 +213,7 @@ impl Handover {
 
     /// Ends the file's writing: waits until nothing is out, drops what came back, and cuts off
     /// what lies beyond the first missing byte, so that the file is a prefix of what was appended.
+    /// What the kernel may keep for ever stays with the reactor, and then nothing is cut off.
     fn stop(&mut self, error: Error) -> Stopped {
         if self.stopped {
             return error.into();
@@ -214,10 +224,9 @@ impl Handover {
             while let Some(Returned { at, from, .. }) = self.stream.next_returned() {
                 self.stream.break_at(at + self.aligned_down(from) as u64);
             }
-            if self.stream.out() == 0 {
+            if self.stream.out() == 0 || !self.stream.wait(1) {
                 break;
             }
-            self.stream.wait(1);
         }
         self.unsettled = false;
         let (end, gap_beyond) = self.stream.broken_at();
@@ -308,14 +317,15 @@ impl Outlet for Handover {
 }
 
 impl Drop for Handover {
-    /// Waits for what is in the kernel, so that nothing is written to the file afterwards. What is
-    /// queued is dropped: of bytes that were not flushed nothing was promised.
+    /// Waits for what is in the kernel, so that nothing is written to the file afterwards, unless
+    /// that may take for ever. What is queued is dropped: of bytes that were not flushed nothing
+    /// was promised.
     fn drop(&mut self) {
-        if !self.unsettled || !self.reactor.is_ours() || self.reactor.gave_up() {
+        if !self.unsettled || !self.reactor.is_ours() {
             return;
         }
         self.stream.abandon();
         self.take_back_all();
-        self.stream.wait(1);
+        let _ = self.stream.wait(1);
     }
 }

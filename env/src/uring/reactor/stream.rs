@@ -4,13 +4,13 @@
 //! Invariants:
 //! * Each block that was handed over is settled exactly once, by one of the ways of [`Ticket`]; a
 //!   ticket that is dropped unsettled, whatever the reason, settles as lost. So no owner waits for
-//!   a block that nobody has.
+//!   a block that nobody has, nor for one that the reactor may keep for ever: see [`Stream::wait`].
 //! * An error is the file's before its block is settled: an owner that finds nothing out finds
 //!   the error.
 
 use crate::posix::outlet::WRITE_BACK;
 use crate::posix::writable::Shared;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, LOOKS_EVERY, Mutex, Ordering};
 use crate::{Buffer, Error, ErrorKind};
 
 /// Bytes of buffers that all owners together have with the reactor.
@@ -83,7 +83,7 @@ struct Progress {
     /// Whether the kernel may still write a block that counts as lost.
     lost: bool,
     owner_waits: bool,
-    /// The owner is gone and waits for nothing more.
+    /// The owner waits for nothing more.
     abandoned: bool,
 }
 
@@ -103,6 +103,15 @@ impl Progress {
         }
         self.pushed = Some(low);
         Some((pushed, len))
+    }
+
+    /// Nobody waits for it, and nobody will hear what becomes of it.
+    fn lose_what_is_out(&mut self) {
+        self.lost = true;
+        self.abandoned = true;
+        if let Some(at) = self.out.iter().copied().min() {
+            self.break_at(at);
+        }
     }
 
     /// Bytes from `at` on are missing or in doubt.
@@ -127,18 +136,21 @@ pub(crate) struct Stream {
     early_sync: Option<u64>,
     /// Its file system was found not to write on a ring.
     refused: AtomicBool,
+    /// What is out may never be settled.
+    given_up: Arc<AtomicBool>,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
 
 impl Stream {
-    /// A file of which nothing was handed over.
-    pub(crate) fn new(file: &Arc<Shared>, hints: Hints) -> Arc<Self> {
+    /// A file of which nothing was handed over. That `given_up` says that a shutdown ran out of time.
+    pub(crate) fn new(file: &Arc<Shared>, hints: Hints, given_up: &Arc<AtomicBool>) -> Arc<Self> {
         let pushed = hints.write_back.then_some(0);
         let progress = Mutex::new(Progress { pushed, ..Progress::default() });
         let (refused, changed) = Default::default();
         let early_sync = hints.early_sync;
-        Arc::new(Self { file: Arc::clone(file), early_sync, refused, progress, changed })
+        let (file, given_up) = (Arc::clone(file), Arc::clone(given_up));
+        Arc::new(Self { file, early_sync, refused, given_up, progress, changed })
     }
 
     pub(crate) fn file(&self) -> &Arc<Shared> {
@@ -175,15 +187,22 @@ impl Stream {
         self.progress.lock().returned.pop()
     }
 
-    /// Waits until fewer than `out` blocks are out, or one came back. Every block that is out is
-    /// settled some day, so this ends.
-    pub(crate) fn wait(&self, out: usize) {
+    /// Waits until fewer than `out` blocks are out, or one came back; false if a shutdown ran out
+    /// of time, so that this may never be. The owner then waits no more, and what is out counts as
+    /// lost: the reactor keeps it.
+    pub(crate) fn wait(&self, out: usize) -> bool {
         let mut progress = self.progress.lock();
         while progress.out.len() >= out && progress.returned.is_empty() {
+            // Acquire, paired with the store of the shutdown.
+            if self.given_up.load(Ordering::Acquire) {
+                progress.lose_what_is_out();
+                return false;
+            }
             progress.owner_waits = true;
-            self.changed.wait(&mut progress);
+            self.changed.wait_for(&mut progress, LOOKS_EVERY);
         }
         progress.owner_waits = false;
+        true
     }
 
     /// Bytes from `at` on are missing.
@@ -215,7 +234,7 @@ impl Stream {
     fn take_early_sync(self: &Arc<Self>, progress: &mut Progress) -> Option<EarlySync> {
         let whole = progress.whole();
         let due = whole.saturating_sub(progress.flushed) >= self.early_sync?;
-        if !due || !self.file.begin_early_sync() {
+        if !due || !self.file.begin_early_sync(&self.given_up) {
             return None;
         }
         progress.flushed = whole;

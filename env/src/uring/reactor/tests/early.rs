@@ -121,6 +121,34 @@ fn a_flush_to_the_operating_system_does_not_wait_for_one_to_the_medium() {
     assert_dead(file, &error);
 }
 
+/// URING-34: whether the sync or the shutdown comes first.
+#[test]
+fn no_sync_waits_for_an_early_flush_that_a_shutdown_gave_up() {
+    for before in [true, false] {
+        let mut bench = answering_syncs(Answer::Lost);
+        let file = table_of(&mut bench, 4);
+        assert_eq!(bench.count(Count::EarlySyncs), 1);
+        let handle = file.handle();
+        threads::within_a_minute(move || {
+            let syncing = before.then(|| {
+                let handle = Arc::clone(&handle);
+                thread::spawn(move || handle.sync())
+            });
+            if before {
+                thread::sleep(Duration::from_millis(20));
+            }
+            // As a shutdown does that finds the thread still busy when its time is over.
+            bench.reactor.gave_up.store(true, Ordering::Release);
+            let told = syncing.map_or_else(|| handle.sync(), |thread| thread.join().unwrap());
+            let error = told.unwrap_err();
+            assert_eq!((error.outcome(), error.op()), (Outcome::MaybeApplied, "sync"));
+            assert!(error.to_string().contains("ran out of time"), "{error}");
+            assert_dead(file, &error);
+            assert_eq!(bench.sys.calls(Call::Fsync) + bench.sys.calls(Call::Fdatasync), 0);
+        });
+    }
+}
+
 fn idle_machine(stage: &Stage) -> Machine {
     let make = || Ok(Box::new(ScriptedRing::new(8)) as Box<dyn Ring>);
     Machine::new(&stage.os, &stage.breaker, Box::new(make)).unwrap()

@@ -205,6 +205,63 @@ fn a_shutdown_with_a_write_that_never_ends_returns_in_time_and_frees_nothing() {
     });
 }
 
+/// URING-34: whatever the owner waits with, from before the shutdown on.
+#[test]
+fn no_owner_waits_for_blocks_that_a_shutdown_gave_up() {
+    for waits_with in ["room", "flush", "sync", "finish", "drop", "one append"] {
+        within_a_minute(move || {
+            let gate = Arc::<Gate>::default();
+            let running = running(&gate, |ring| ring);
+            let (kind, manner) = match waits_with {
+                "one append" => (FileKind::Log, WAITS),
+                _ => (FileKind::Table, AUTO),
+            };
+            let mut file = running.stage.create(&running.reactor, "t", kind, manner).unwrap();
+            let out = if waits_with == "one append" { 1 } else { PER_TABLE };
+            if out > 1 {
+                file.append(&blocks(out)).unwrap();
+                running.until_taken(out as u64);
+            }
+            let owner = thread::spawn(move || {
+                let failed = match waits_with {
+                    "room" => file.append(&blocks(1)),
+                    "one append" => file.append(b"record"),
+                    "flush" => file.flush(),
+                    "sync" => file.sync(),
+                    "finish" => return (None, file.finish().map(drop)),
+                    _ => return (None, Ok(())),
+                };
+                (Some(file), failed)
+            });
+            running.until_taken(out as u64);
+            thread::sleep(Duration::from_millis(20));
+            let before = running.reactor.budget.used();
+            assert!(!running.reactor.shut_down(Duration::from_millis(1)));
+            let (file, told) = owner.join().unwrap();
+            if waits_with == "drop" {
+                assert!(told.is_ok());
+            } else {
+                let error = told.unwrap_err();
+                assert_eq!((error.outcome(), error.op()), (Outcome::MaybeApplied, "append"));
+                assert!(error.to_string().contains("ran out of time"), "{error}");
+                if let Some(file) = file {
+                    assert_eq!(file.len(), 0, "{waits_with}: of none is known that it is there");
+                    assert_dead(file, &error);
+                }
+            }
+            // The kernel has the memory yet, and may write it; the file is not cut below it.
+            assert_eq!(running.reactor.budget.used(), before);
+            let owed = running.stage.seen.lock().entries.len();
+            assert_eq!(owed, out, "{waits_with}");
+            gate.open();
+            assert!(running.reactor.shut_down(Duration::from_mins(1)));
+            assert_eq!(running.reactor.budget.used(), 0);
+            let bytes = if out == 1 { b"record".to_vec() } else { blocks(out) };
+            assert!(running.stage.content("t") == bytes, "{waits_with}");
+        });
+    }
+}
+
 #[test]
 fn a_shutdown_works_off_what_was_handed_over_and_later_writes_stay_with_their_owner() {
     within_a_minute(|| {
