@@ -85,6 +85,12 @@ pub(crate) fn nowait_unsupported(path: &Path) {
 /// to reach an event, which would then be off for all.
 #[cfg(all(test, feature = "tracing"))]
 pub(crate) fn told_by(run: impl FnOnce()) -> Vec<String> {
+    told_while(run, || ())
+}
+
+/// The same, with a look at the state of things whenever something is told.
+#[cfg(all(test, feature = "tracing"))]
+pub(crate) fn told_while(run: impl FnOnce(), look: impl Fn() + 'static) -> Vec<String> {
     use std::cell::RefCell;
     use std::fmt::{Debug, Write};
     use std::sync::Once;
@@ -95,6 +101,7 @@ pub(crate) fn told_by(run: impl FnOnce()) -> Vec<String> {
 
     thread_local! {
         static TOLD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+        static LOOK: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
     }
     static INSTALLED: Once = Once::new();
 
@@ -126,6 +133,7 @@ pub(crate) fn told_by(run: impl FnOnce()) -> Vec<String> {
             event.record(&mut line);
             // A thread that ends may have none left to tell.
             let _ = TOLD.try_with(|told| told.borrow_mut().push(line.0));
+            let _ = LOOK.try_with(|look| look.borrow().as_ref().map(|look| look()));
         }
 
         fn enter(&self, _: &Id) {}
@@ -138,7 +146,9 @@ pub(crate) fn told_by(run: impl FnOnce()) -> Vec<String> {
         tracing::callsite::rebuild_interest_cache();
     });
     TOLD.take();
+    LOOK.replace(Some(Box::new(look)));
     run();
+    LOOK.take();
     TOLD.take()
 }
 
@@ -151,6 +161,25 @@ mod tests {
     fn an_event_has_a_level_a_message_and_its_values() {
         let told = told_by(|| fewer_rings(3, 16, libc::ENOMEM));
         assert_eq!(told, ["WARN message=fewer rings than asked for made=3 asked=16 errno=12"]);
+    }
+
+    #[test]
+    fn a_fall_back_is_told_with_its_cause() {
+        let told = told_by(|| {
+            took_posix(&"it is refused");
+            no_reactor("there is one processor only");
+            reactor_ended("it panicked");
+            no_free_ring(7);
+        });
+        let expected = [
+            "WARN message=io_uring is not available: plain calls are used cause=it is refused",
+            "WARN message=no reactor: tables are written on the calling thread \
+             cause=there is one processor only",
+            "ERROR message=the reactor has ended: tables are written on the calling thread \
+             cause=it panicked",
+            "DEBUG message=no ring is free reads=7",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

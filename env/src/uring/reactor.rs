@@ -124,13 +124,7 @@ impl Reactor {
                 }
             }
         };
-        let body = move || {
-            let ended = panic::catch_unwind(AssertUnwindSafe(serve));
-            // Last of all: whoever is told may take long, or panic.
-            if let Some(cause) = ended.unwrap_or(Some("it panicked")) {
-                trace::reactor_ended(cause);
-            }
-        };
+        let body = move || tell_of_the_end(serve);
         let spawned = thread::Builder::new().name(THREAD_NAME.to_owned()).spawn(body);
         let thread =
             spawned.map_err(|e| NoReactor::Thread(e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
@@ -254,6 +248,15 @@ impl Drop for Reactor {
         // still be in flight are hints, early flushes of files that were dropped, and reads of
         // queues that were forgotten, and all of these end by themselves.
         self.shut_down(Duration::MAX);
+    }
+}
+
+/// Does all that the thread does, and tells why it ended, if nobody asked for it.
+fn tell_of_the_end(serve: impl FnOnce() -> Option<&'static str>) {
+    let ended = panic::catch_unwind(AssertUnwindSafe(serve));
+    // Last of all: whoever is told may take long, or panic.
+    if let Some(cause) = ended.unwrap_or(Some("it panicked")) {
+        trace::reactor_ended(cause);
     }
 }
 

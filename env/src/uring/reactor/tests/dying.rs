@@ -125,3 +125,32 @@ fn die_at(step: Step) {
     assert_eq!(stage.count(Count::ReactorWrites), ENTRIES as u64);
     assert!(reactor.shut_down(Duration::from_mins(1)));
 }
+
+/// Where nobody may have to wait for a subscriber.
+#[cfg(feature = "tracing")]
+#[test]
+fn the_end_of_the_reactor_is_told_when_nothing_is_out_any_more() {
+    for (answer, cause) in [
+        (Entered::Panic, "it panicked"),
+        (Entered::Fail(libc::EAGAIN), "it lost its ring, and another cannot be made"),
+    ] {
+        let bench = Bench::of_rings(64, 64 << 20, 1, move |ring| ring.entering(move |_| answer));
+        let mut file = bench.table("t");
+        file.append(&blocks(2)).unwrap();
+        let Bench { stage, reactor, machine } = bench;
+        let looks = Arc::new(Mutex::new(Vec::new()));
+        let (for_look, looked) = (Arc::clone(&reactor), Arc::clone(&looks));
+        // What makes rings has it, as long as there is a machine.
+        let machine_and_stage = Arc::downgrade(&stage.seen);
+        let look = move || {
+            let ended = *for_look.life.ended.lock();
+            looked.lock().push((for_look.is_alive(), ended, machine_and_stage.strong_count()));
+        };
+        let serve = || run(machine, &stage.os, &reactor.inbox, &reactor.life);
+        let told = trace::told_while(|| tell_of_the_end(serve), look);
+        let last = told.last().unwrap();
+        assert!(last.starts_with("ERROR") && last.ends_with(cause), "{told:?}");
+        assert_eq!(looks.lock().last(), Some(&(false, true, 1)), "{cause}");
+        drop(file);
+    }
+}
