@@ -125,8 +125,15 @@ counts! {
     RingRetired => "ring_retired",
     /// Writes given to the ring of the reactor, the thread that writes tables.
     ReactorWrites => "reactor_writes",
-    /// Entries for reads given to the ring of the reactor, by queues that found no free ring.
+    /// Entries for reads given to the ring of the reactor, by queues that found no free ring and by
+    /// direct files that are read ahead.
     ReactorReads => "reactor_reads",
+    /// Announced ranges of direct files that the reactor was sent for.
+    ReadAheadRanges => "read_ahead_ranges",
+    /// Reads of direct files that were answered from such ranges.
+    ReadAheadHits => "read_ahead_hits",
+    /// Announcements of direct files that found no room.
+    ReadAheadRefused => "read_ahead_refused",
     /// The most entries, hints included, that the reactor's ring held at once.
     ReactorInFlightPeak => "reactor_in_flight_peak",
     /// The most bytes of buffers that all files together had with the reactor.

@@ -159,7 +159,8 @@ pub trait RandomAccessFile: Any + Send + Sync + Debug {
     /// The path the file was opened by.
     fn path(&self) -> &Path;
 
-    /// A hint that the range will be read soon. Never fails and never waits for the device.
+    /// A hint that the range will be read soon by [`read_exact_at`](Self::read_exact_at). Never fails
+    /// and never waits for the device.
     fn will_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }

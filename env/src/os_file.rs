@@ -8,6 +8,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -143,6 +144,16 @@ pub(crate) enum Nowait {
     Unsupported,
 }
 
+/// What is to be done about announced reads of a direct file, which the kernel does not read ahead.
+pub(crate) trait Announced: Debug + Send + Sync {
+    /// A range will be read soon. Never waits for the device.
+    fn announce(&self, offset: u64, len: u64);
+
+    /// Fills `buf` with what was announced, waiting for it if it is on its way. If not all of it is
+    /// to be had so, false, and the contents are unspecified.
+    fn fill(&self, buf: &mut [u8], offset: u64) -> bool;
+}
+
 /// A file open for reading.
 #[derive(Debug)]
 pub(crate) struct OsFile {
@@ -159,6 +170,7 @@ pub(crate) struct OsFile {
     unmerged: AtomicBool,
     /// The whole file, if it is read through a mapping.
     map: Option<Arc<Mmap>>,
+    announced: OnceLock<Box<dyn Announced>>,
 }
 
 impl OsFile {
@@ -201,7 +213,13 @@ impl OsFile {
             nowait: AtomicU8::new(Latch::Unknown as u8),
             unmerged: AtomicBool::new(false),
             map: None,
+            announced: OnceLock::new(),
         })
+    }
+
+    /// Tells `announced` of reads to come, from now on. Only the first call counts.
+    pub(crate) fn tell_announcements(&self, announced: Box<dyn Announced>) {
+        let _ = self.announced.set(announced);
     }
 
     /// The same file, read through a memory mapping from now on.
@@ -423,7 +441,10 @@ impl OsFile {
 
 impl RandomAccessFile for OsFile {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.pread_exact(buf, offset, &self.os.counters)
+        match self.announced.get() {
+            Some(announced) if announced.fill(buf, offset) => Ok(()),
+            _ => self.pread_exact(buf, offset, &self.os.counters),
+        }
     }
 
     fn size(&self) -> u64 {
@@ -437,7 +458,10 @@ impl RandomAccessFile for OsFile {
     }
 
     fn will_need(&self, offset: u64, len: u64) {
-        self.hint(offset, len, &self.os.counters);
+        match self.announced.get() {
+            Some(announced) => announced.announce(offset, len),
+            None => self.hint(offset, len, &self.os.counters),
+        }
     }
 }
 

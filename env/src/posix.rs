@@ -265,14 +265,19 @@ impl PosixEnv {
         report.fact("buffer pool", pool, None);
         report.counters.insert("buffer_bytes_made", self.os.pool.made_bytes() as u64);
     }
-}
 
-impl Env for PosixEnv {
-    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
+    /// What [`Env::open`] opens.
+    pub(crate) fn open_file(&self, path: &Path, access: Access) -> Result<Arc<OsFile>> {
         // Scans profit from the kernel's read-ahead, which direct reads do without.
         let direct = self.options.direct_reads && access == Access::Random;
         let file = OsFile::open(&self.os, path, access, direct)?;
         Ok(Arc::new(if self.options.mmap_reads { file.through_mapping()? } else { file }))
+    }
+}
+
+impl Env for PosixEnv {
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
+        Ok(self.open_file(path, access)?)
     }
 
     fn open_rw(&self, path: &Path) -> Result<Arc<dyn RandomRwFile>> {

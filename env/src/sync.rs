@@ -5,7 +5,7 @@ pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence,
 };
-pub(crate) use std::sync::{Arc, OnceLock};
+pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
 /// How often who waits for the reactor looks whether a shutdown has given it up.
 pub(crate) const LOOKS_EVERY: std::time::Duration = std::time::Duration::from_millis(50);

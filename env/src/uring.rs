@@ -17,6 +17,7 @@ use crate::{
     PosixEnv, RandomAccessFile, RandomRwFile, Result, WritableFile,
 };
 
+use ahead::Ahead;
 use assembly::{Assembled, RingFacts, assemble};
 use breaker::Breaker;
 use kernel::Registered;
@@ -33,6 +34,7 @@ pub(crate) use offers::offers;
 pub use unavailable::{SelfTestStep, Unavailable};
 pub use writes::WritePath;
 
+mod ahead;
 mod assembly;
 mod breaker;
 mod builder;
@@ -117,6 +119,8 @@ pub struct IoUringEnv {
     shared: Arc<Shared>,
     rings: RingFacts,
     writes: Writes,
+    /// What direct files are read ahead into, if they are.
+    ahead: Option<Arc<Ahead>>,
 }
 
 impl IoUringEnv {
@@ -156,6 +160,10 @@ impl IoUringEnv {
             posix.os(),
             &breaker,
         )?;
+        let reactor = writes.reactor();
+        let reads_ahead = options.direct_reads && options.read_ahead > 0;
+        let ahead = reactor.as_ref().filter(|_| reads_ahead);
+        let ahead = ahead.map(|reactor| Ahead::new(posix.os(), reactor, options.read_ahead));
         let shared = Shared {
             os: Arc::clone(posix.os()),
             pool,
@@ -166,9 +174,9 @@ impl IoUringEnv {
             write_path: options.write_path,
             registered,
             merging: Merging { gap: options.merge_gap, limit: options.merge_limit },
-            reactor: writes.reactor(),
+            reactor,
         };
-        Ok(Self { posix, shared: Arc::new(shared), rings, writes })
+        Ok(Self { posix, shared: Arc::new(shared), rings, writes, ahead })
     }
 
     /// Ends the reactor: it takes no more writes, completes what it was given, and its thread ends.
@@ -207,6 +215,17 @@ impl IoUringEnv {
             WritePath::Caller => "on the calling thread",
         };
         report.fact("queued writes in place", on_a_ring, None);
+        if self.posix.reads_direct() {
+            let how = self.ahead.as_ref().map(|ahead| ahead.bytes());
+            let (how, why) = match how {
+                Some((bytes, limit)) => {
+                    (format!("{} of at most {} KiB kept", bytes >> 10, limit >> 10), None)
+                }
+                None if self.shared.reactor.is_none() => ("off".to_owned(), Some("no reactor")),
+                None => ("off".to_owned(), Some("not wanted")),
+            };
+            report.fact("direct files read ahead", how, why.map(str::to_owned));
+        }
         for device in self.shared.os.devices() {
             let Chunk { bytes, driver_kib } = device.chunk();
             let value = format!("{:#x}: {} KiB", device.id(), bytes >> 10);
@@ -225,7 +244,11 @@ impl IoUringEnv {
 
 impl Env for IoUringEnv {
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
-        self.posix.open(path, access)
+        let file = self.posix.open_file(path, access)?;
+        if let Some(ahead) = self.ahead.as_ref().filter(|_| file.direct().is_some()) {
+            ahead.attend(&file);
+        }
+        Ok(file)
     }
 
     fn open_rw(&self, path: &Path) -> Result<Arc<dyn RandomRwFile>> {

@@ -26,6 +26,7 @@ mod poison;
 mod read_cases;
 mod removals;
 mod reopen;
+mod scans;
 mod short_transfers;
 mod snapshots;
 mod stalls;

@@ -12,18 +12,18 @@ use std::sync::Arc;
 use treering_env::{Access, CountEnv, Env, EnvReport, ErrorKind, IoUringEnv, Op};
 use treering_lsm::{Compression, Db, Durability, Options};
 
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     let mut options = Options { background_threads: 0, block_cache_size: 0, ..Options::default() };
     options.cf.compression = Compression::None;
     options.cf.level0_compaction_trigger = 8;
     options
 }
 
-fn key(n: u64) -> String {
+pub(crate) fn key(n: u64) -> String {
     format!("key{n:06}")
 }
 
-fn value(n: u64) -> String {
+pub(crate) fn value(n: u64) -> String {
     format!("{n:0400}")
 }
 
@@ -35,7 +35,7 @@ fn skipped<T>(why: &str) -> Option<T> {
 }
 
 /// The environment that merges neighbours up to `limit` bytes; `None` where it cannot be had.
-fn direct(dir: &Path, limit: usize) -> Option<Arc<IoUringEnv>> {
+pub(crate) fn direct(dir: &Path, limit: usize) -> Option<Arc<IoUringEnv>> {
     let env = match IoUringEnv::builder().direct_reads(true).merge_limit(limit).build() {
         Ok(env) => env,
         Err(cause) => return skipped(&cause.to_string()),

@@ -22,6 +22,7 @@ const WRITE_BUDGET: RangeInclusive<usize> = 256 << 10..=64 << 30;
 /// A kernel registers at most 1 GiB at once.
 const FIXED_BUFFERS: RangeInclusive<usize> = Arena::UNIT..=1 << 30;
 const BUFFER_POOL: RangeInclusive<usize> = 0..=64 << 30;
+const READ_AHEAD: RangeInclusive<usize> = 0..=64 << 30;
 const SQPOLL_IDLE_MS: RangeInclusive<u128> = 1..=60_000;
 /// With fewer processors than this, one that does nothing but poll is missed by what it polls for.
 pub(super) const SQPOLL_CORES: usize = 8;
@@ -46,6 +47,7 @@ pub struct IoUringEnvBuilder {
     pub(super) nowait: bool,
     pub(super) write_path: WritePath,
     pub(super) write_budget: usize,
+    pub(super) read_ahead: usize,
     pub(super) buffer_pool: usize,
     pub(super) fixed_buffers: Option<usize>,
     pub(super) sqpoll: Option<Duration>,
@@ -70,6 +72,7 @@ impl Default for IoUringEnvBuilder {
             nowait: true,
             write_path: WritePath::Auto,
             write_budget: 32 << 20,
+            read_ahead: 32 << 20,
             buffer_pool: BufferPool::DEFAULT_BUDGET,
             fixed_buffers: None,
             sqpoll: None,
@@ -114,6 +117,17 @@ impl IoUringEnvBuilder {
     /// I/O is an error of kind `Unsupported`.
     pub fn direct_reads(mut self, on: bool) -> Self {
         self.direct_reads = on;
+        self
+    }
+
+    /// Keeps at most so many bytes of what direct files were announced to be read
+    /// ([`will_need`](crate::RandomAccessFile::will_need)), until it is read; what finds no room
+    /// is not read ahead, unless older ranges were left behind. The reactor reads it, up to 1 MiB or
+    /// a quarter of the bytes for one announcement. Default: 32 MiB, up to 64 GiB; 0, or no reactor ([`WritePath::Caller`]): announcements of direct files do nothing.
+    /// `read_ahead_ranges`, `read_ahead_hits` and `read_ahead_refused` of the report count. Files
+    /// in the page cache are read ahead by the kernel whatever this says.
+    pub fn read_ahead(mut self, bytes: usize) -> Self {
+        self.read_ahead = bytes;
         self
     }
 
@@ -274,6 +288,7 @@ impl IoUringEnvBuilder {
         in_range("ring_entries", &self.ring_entries, &RING_ENTRIES)?;
         in_range("max_in_flight", &self.max_in_flight, &MAX_IN_FLIGHT)?;
         in_range("write_budget", &self.write_budget, &WRITE_BUDGET)?;
+        in_range("read_ahead", &self.read_ahead, &READ_AHEAD)?;
         in_range("buffer_pool", &self.buffer_pool, &BUFFER_POOL)?;
         if let Some(bytes) = self.fixed_buffers {
             in_range("fixed_buffers", &bytes, &FIXED_BUFFERS)?;

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{Buffer, Request, read_batch};
 
+mod ahead;
 mod crowd;
 mod denied;
 mod fixed;

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// The first range a scan asks the environment to read ahead, in bytes.
 const FIRST_AHEAD: u64 = 16 << 10;
 /// The largest one; the range doubles from ask to ask.
-const MOST_AHEAD: u64 = 256 << 10;
+const MOST_AHEAD: u64 = 1 << 20;
 /// Blocks read one after another before a scan is taken for one.
 const BLOCKS_BEFORE_AHEAD: u32 = 2;
 

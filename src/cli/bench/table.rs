@@ -270,6 +270,7 @@ const IN_USE: &[(&str, &str, Kind)] = &[
     ("nowait_hit", "nowait hits", Kind::PerOp),
     ("nowait_miss", "nowait misses", Kind::PerOp),
     ("preads", "preads", Kind::PerOp),
+    ("read_ahead_hits", "reads from read-ahead", Kind::PerOp),
 ];
 
 #[cfg(test)]

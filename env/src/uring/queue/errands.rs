@@ -114,7 +114,8 @@ impl RingQueue {
         let op = self.ops.remove(key).expect("just looked at");
         let out = Out { tag: op.tag, request: op.request(), bytes: op.memory_len() };
         self.errands.count += 1;
-        Errand::new(op, self.errands.out.insert(out), &self.errands.mailbox)
+        let home = Arc::clone(&self.errands.mailbox);
+        Errand::new(op, self.errands.out.insert(out), home)
     }
 
     /// Takes what came back from the reactor, waiting for something if `wait`; false if nothing

@@ -1,10 +1,12 @@
-//! Reads that the reactor does for a queue which found no free ring, and how they come back.
+//! Reads that the reactor does for others: queues that found no free ring, and files that are read
+//! ahead.
 //!
 //! An errand owns its operation, memory and file included, from the moment it is handed over. It
 //! is dropped when nothing of it is left to do for the reactor, for whatever reason, and that is
-//! what sends the operation back: the queue reads by plain calls what it still lacks. So no queue
+//! what sends the operation back: its owner reads by plain calls what it still lacks. So nobody
 //! waits for what nobody has.
 
+use std::fmt::Debug;
 use std::mem;
 
 use super::stream::{Block, Stream};
@@ -32,6 +34,16 @@ impl Task {
             Self::Read(errand) => drop(errand),
         }
     }
+}
+
+/// Where an errand comes back.
+pub(crate) trait Home: Debug + Send + Sync {
+    /// For the memory of an operation whose own must be given up.
+    fn os(&self) -> &Os;
+
+    /// Takes an operation back under the key that it was given for it; nothing of it is outstanding.
+    /// Called once for each errand, on the reactor's thread most often, which must not be held up.
+    fn take_back(&self, key: u64, op: Op);
 }
 
 #[derive(Debug, Default)]
@@ -70,8 +82,14 @@ impl Mailbox {
         }
         mem::take(&mut returned.ops)
     }
+}
 
-    fn put(&self, key: u64, op: Op) {
+impl Home for Mailbox {
+    fn os(&self) -> &Os {
+        &self.os
+    }
+
+    fn take_back(&self, key: u64, op: Op) {
         let mut returned = self.returned.lock();
         returned.ops.push((key, op));
         let wake = mem::take(&mut returned.owner_waits);
@@ -87,14 +105,14 @@ impl Mailbox {
 pub(crate) struct Errand {
     op: Option<Op>,
     key: u64,
-    owner: Arc<Mailbox>,
+    home: Arc<dyn Home>,
 }
 
 impl Errand {
-    /// An errand for what an operation has left for a plain read, and has left until it is begun. Nothing of the operation may be outstanding.
-    /// It comes back under `key`.
-    pub(crate) fn new(op: Op, key: u64, owner: &Arc<Mailbox>) -> Self {
-        Self { op: Some(op), key, owner: Arc::clone(owner) }
+    /// An errand for what an operation has left for a plain read, and has left until it is begun.
+    /// Nothing of the operation may be outstanding. It comes back under `key`.
+    pub(crate) fn new(op: Op, key: u64, home: Arc<dyn Home>) -> Self {
+        Self { op: Some(op), key, home }
     }
 
     pub(super) fn op(&mut self) -> &mut Op {
@@ -107,8 +125,8 @@ impl Drop for Errand {
         let mut op = self.op.take().expect("it is taken here only");
         if !op.is_idle() {
             // A ring that is given up may still write to the memory.
-            op.leak_memory(&self.owner.os);
+            op.leak_memory(self.home.os());
         }
-        self.owner.put(self.key, op);
+        self.home.take_back(self.key, op);
     }
 }

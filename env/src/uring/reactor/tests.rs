@@ -17,6 +17,7 @@ use crate::sys::scripted::{Call, Fault, ScriptedSys, When};
 use crate::uring::scripted::{Answer, Entered, ScriptedRing, Seen, assert_leaked};
 use crate::{Error, ErrorKind, FileKind, Outcome, WritableFile};
 
+mod ahead;
 mod dying;
 mod early;
 mod faults;

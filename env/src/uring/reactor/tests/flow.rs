@@ -278,7 +278,7 @@ fn the_parts_of_a_long_read_take_turns_with_what_was_handed_over_after_it() {
     file.device().pretend_chunk(4096);
     let op = Op::new(1, Arc::new(file), 0, PARTS * 4096, &bench.os);
     let mailbox = Mailbox::new(&bench.os);
-    bench.reactor.read(vec![Errand::new(op, 0, &mailbox)]);
+    bench.reactor.read(vec![Errand::new(op, 0, Arc::clone(&mailbox) as _)]);
     let mut table = bench.table("t");
     table.append(&blocks(2)).unwrap();
     bench.turn();
