@@ -1,13 +1,15 @@
 //! The sweep: every operation of a workload as the moment at which the power goes.
 
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use treering::Durability;
 use treering::env::{CrashPolicy, MemEnv, When};
 use treering::{Db, WriteOptions};
 
 use crate::oracle::{History, State};
-use crate::workload::{Workload, open};
+use crate::variants::{Variant, VariantEnv};
+use crate::workload::{Place, Workload, open};
 
 /// How often the policies that draw lots are tried at each point, each time with another seed.
 const ROUNDS: u64 = 8;
@@ -30,6 +32,7 @@ pub(crate) struct Sweep<'a> {
     points: Points,
     depth: usize,
     seed: u64,
+    variant: Option<Variant>,
 }
 
 /// What a sweep did, so that one that did nothing is noticed.
@@ -43,7 +46,7 @@ struct Tally {
 impl<'a> Sweep<'a> {
     pub(crate) fn new(name: &'static str, workload: Workload<'a>) -> Self {
         let seed = std::env::var("TREERING_SEED").ok().map_or(1, |seed| seed.parse().unwrap());
-        Self { name, workload, points: every(1), depth: 1, seed }
+        Self { name, workload, points: every(1), depth: 1, seed, variant: None }
     }
 
     pub(crate) fn points(mut self, points: Points) -> Self {
@@ -57,10 +60,48 @@ impl<'a> Sweep<'a> {
         self
     }
 
+    /// The same sweep over an engine with a fault of its own.
+    pub(crate) fn variant(mut self, variant: Variant) -> Self {
+        self.variant = Some(variant);
+        self
+    }
+
+    fn place(&self, env: &MemEnv) -> Place {
+        match self.variant {
+            None => Place::Plain(env.clone()),
+            Some(variant) => Place::Variant(VariantEnv::new(env, variant)),
+        }
+    }
+
+    /// The first operation whose cut shows the variant's fault, if there is one.
+    pub(crate) fn first_noticed(&self) -> Option<(u64, When)> {
+        let env = MemEnv::new();
+        let place = self.place(&env);
+        self.workload.run(&place, &mut History::new()).unwrap();
+        if let Place::Variant(variant) = place {
+            assert!(variant.met() > 0, "{}: {:?}: no such step", self.name, self.variant);
+        }
+        for operation in (0..env.operations()).step_by(self.points.stride) {
+            for when in [When::Before, When::Inside, When::After] {
+                let (env, history, was_met) = self.run_until(operation, when);
+                // Up to there the two engines are one.
+                if !was_met {
+                    continue;
+                }
+                let mut tally = Tally::default();
+                let look = || self.look(&env, &history, operation, when, &mut tally);
+                if catch_unwind(AssertUnwindSafe(look)).is_err() {
+                    return Some((operation, when));
+                }
+            }
+        }
+        None
+    }
+
     pub(crate) fn run(&self) {
         println!("{}: TREERING_SEED={}", self.name, self.seed);
         let env = MemEnv::new();
-        self.workload.run(&env, &mut History::new()).unwrap();
+        self.workload.run(&self.place(&env), &mut History::new()).unwrap();
         let operations = env.operations();
         assert!(operations > 20, "{operations} operations: the workload does nothing");
         let mut tally = Tally::default();
@@ -77,13 +118,34 @@ impl<'a> Sweep<'a> {
 
     /// Runs the workload until the power goes at `operation`, then looks at every image.
     fn cut(&self, operation: u64, when: When, tally: &mut Tally) {
+        let (env, history, _) = self.run_until(operation, when);
+        self.look(&env, &history, operation, when, tally);
+    }
+
+    /// The same for one operation that need not be there.
+    pub(crate) fn stands(&self, operation: u64, when: When) {
+        let env = MemEnv::new();
+        self.workload.run(&self.place(&env), &mut History::new()).unwrap();
+        if operation < env.operations() {
+            self.cut(operation, when, &mut Tally::default());
+        }
+    }
+
+    /// Also tells whether the step of a variant was met.
+    fn run_until(&self, operation: u64, when: When) -> (MemEnv, History, bool) {
         let env = MemEnv::new();
         let mut history = History::new();
         env.cut_power_at(operation, when);
-        let result = self.workload.run(&env, &mut history);
+        let place = self.place(&env);
+        let result = self.workload.run(&place, &mut history);
         assert!(env.power_is_off(), "{}: operation {operation} did not happen", self.name);
         // A cut after the last operation of a call may let that call, and the whole run, succeed.
         drop(result);
+        let was_met = matches!(place, Place::Variant(variant) if variant.met() > 0);
+        (env, history, was_met)
+    }
+
+    fn look(&self, env: &MemEnv, history: &History, operation: u64, when: When, tally: &mut Tally) {
         tally.cuts += 1;
         let mut seen = HashSet::new();
         let seed = self.seed.wrapping_mul(1 << 20) + operation * ROUNDS;
@@ -95,10 +157,10 @@ impl<'a> Sweep<'a> {
             let hit = env.cut_operation().unwrap_or_default();
             let context =
                 format!("{}: {when:?} operation {operation} ({hit}), {policy:?}", self.name);
-            self.check(&image, &history, true, &context, tally);
+            self.check(&image, history, true, &context, tally);
         }
         let context = format!("{}: kill {when:?} operation {operation}", self.name);
-        self.check(&env.kill(), &history, false, &context, tally);
+        self.check(&env.kill(), history, false, &context, tally);
     }
 
     /// Opens an image and compares it with the model; twice, and then once more after a write.
@@ -113,13 +175,13 @@ impl<'a> Sweep<'a> {
         tally.images += 1;
         // The untouched image stays for the second cuts.
         let (first, untouched) = (image.kill(), image.kill());
-        let state = recover_and_read(&first, context);
+        let state = recover_and_read(&self.place(&first), context);
         if let Err(what) = history.prefix_of(&state, power_loss) {
             panic!("{context}: {what}");
         }
-        let again = recover_and_read(&first, context);
+        let again = recover_and_read(&self.place(&first), context);
         assert_eq!(state, again, "{context}: the second open differs");
-        Self::write_after_recovery(&first, &state, context);
+        self.write_after_recovery(&first, &state, context);
         if self.depth > 1 {
             // Of a killed process the recovery may lose what was not synced, if the power goes too.
             let allowed = |found: &State| {
@@ -130,8 +192,8 @@ impl<'a> Sweep<'a> {
     }
 
     /// A synced write after the recovery survives a power loss that drops everything else.
-    fn write_after_recovery(env: &MemEnv, state: &State, context: &str) {
-        let db = open(env).unwrap();
+    fn write_after_recovery(&self, env: &MemEnv, state: &State, context: &str) {
+        let db = open(&self.place(env)).unwrap();
         let mut batch = treering::WriteBatch::new();
         batch.put("zz after", "recovery");
         let synced = WriteOptions { durability: Some(Durability::Synced) };
@@ -140,7 +202,7 @@ impl<'a> Sweep<'a> {
         expected.put(0, b"zz after", b"recovery");
         let after = env.crash(CrashPolicy::DropAll);
         drop::<Db>(db);
-        let found = recover_and_read(&after, context);
+        let found = recover_and_read(&self.place(&after), context);
         assert_eq!(found, expected, "{context}: a write after the recovery");
     }
 
@@ -154,13 +216,13 @@ impl<'a> Sweep<'a> {
     ) {
         let measured = image.kill();
         let before = measured.operations();
-        drop(open(&measured).unwrap());
+        drop(open(&self.place(&measured)).unwrap());
         let operations = measured.operations() - before;
         for operation in 0..operations {
             let env = image.kill();
             let start = env.operations();
             env.cut_power_at(start + operation, When::Inside);
-            drop(open(&env));
+            drop(open(&self.place(&env)));
             if !env.power_is_off() {
                 continue;
             }
@@ -173,7 +235,7 @@ impl<'a> Sweep<'a> {
             ];
             for policy in policies {
                 let context = format!("{context}; then inside {operation} of the open, {policy:?}");
-                let found = recover_and_read(&env.crash(policy), &context);
+                let found = recover_and_read(&self.place(&env.crash(policy)), &context);
                 assert!(allowed(&found), "{context}: recovered {found:?}");
             }
         }
@@ -181,8 +243,8 @@ impl<'a> Sweep<'a> {
 }
 
 /// Opens a database, reads all of it, and closes it.
-fn recover_and_read(env: &MemEnv, context: &str) -> State {
-    let db = open(env).unwrap_or_else(|error| panic!("{context}: open: {error}"));
+fn recover_and_read(place: &Place, context: &str) -> State {
+    let db = open(place).unwrap_or_else(|error| panic!("{context}: open: {error}"));
     let state = State::read(&db).unwrap_or_else(|error| panic!("{context}: read: {error}"));
     db.close().unwrap_or_else(|error| panic!("{context}: close: {error}"));
     state

@@ -8,6 +8,7 @@ use treering::{
 };
 
 use crate::oracle::History;
+use crate::variants::VariantEnv;
 
 /// The directory every workload uses.
 pub(crate) const DIR: &str = "data/db";
@@ -59,9 +60,19 @@ pub(crate) fn options() -> Options {
     }
 }
 
+/// Where a workload runs.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Plain(MemEnv),
+    Variant(VariantEnv),
+}
+
 /// Opens the database.
-pub(crate) fn open(env: &MemEnv) -> Result<Db> {
-    let env: Arc<dyn Env> = Arc::new(env.clone());
+pub(crate) fn open(place: &Place) -> Result<Db> {
+    let env: Arc<dyn Env> = match place.clone() {
+        Place::Plain(env) => Arc::new(env),
+        Place::Variant(env) => Arc::new(env),
+    };
     Db::open(env, DIR, options())
 }
 
@@ -76,8 +87,8 @@ pub(crate) fn second(db: &Db) -> Result<ColumnFamily> {
 impl Workload<'_> {
     /// Runs the steps until one fails (or all are done) and records in `history` what was issued
     /// and what was acknowledged.
-    pub(crate) fn run(&self, env: &MemEnv, history: &mut History) -> Result<()> {
-        let mut db = open(env)?;
+    pub(crate) fn run(&self, place: &Place, history: &mut History) -> Result<()> {
+        let mut db = open(place)?;
         let mut family = second(&db)?;
         for (number, step) in self.steps.iter().enumerate() {
             match *step {
@@ -124,7 +135,7 @@ impl Workload<'_> {
                     history.everything_is_synced();
                     drop(family);
                     drop(db);
-                    db = open(env)?;
+                    db = open(place)?;
                     family = second(&db)?;
                 }
             }

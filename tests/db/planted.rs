@@ -36,7 +36,7 @@ fn is_noticed(step: impl Fn() -> Fault) -> bool {
     broken
 }
 
-/// ENV-21, for steps left out; orders are not exchanged.
+/// ENV-21, for steps left out by kind of file.
 #[test]
 fn each_durability_step_that_is_left_out_is_noticed() {
     let of = |op: Op, part: &'static str| {
