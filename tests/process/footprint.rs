@@ -253,12 +253,7 @@ fn be_poor(limit: u64, file: &Path) {
     let limit = Rlimit { current: Some(limit), maximum: Some(limit) };
     setrlimit(Resource::Memlock, limit).unwrap();
     have_memory_registered(file);
-    // One that is refused has waited a while for memory to be given back: ten at a time.
-    let ten = || (0..10).filter_map(|_| environment_or_reason()).collect::<Vec<_>>();
-    let envs: Vec<IoUringEnv> = std::thread::scope(|scope| {
-        let makers: Vec<_> = (0..10).map(|_| scope.spawn(ten)).collect();
-        makers.into_iter().flat_map(|maker| maker.join().unwrap()).collect()
-    });
+    let envs: Vec<IoUringEnv> = (0..100).filter_map(|_| environment_or_reason()).collect();
     std::thread::scope(|scope| {
         for env in envs.iter().cycle().take(64) {
             scope.spawn(move || {

@@ -271,7 +271,8 @@ impl IoUringEnvBuilder {
     }
 
     /// Finds out whether io_uring works here, with a real read, and makes the rings. Takes a few
-    /// milliseconds; up to 160 more where locked memory is short.
+    /// milliseconds; up to 160 more where locked memory is short, unless this process has waited in
+    /// vain already and given none back since.
     pub fn build(self) -> Result<IoUringEnv, Unavailable> {
         #[cfg(feature = "test-util")]
         if let Some(bytes) = self.max_transfer {

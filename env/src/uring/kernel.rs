@@ -20,10 +20,13 @@ use io_uring::{EnterFlags, IoUring, opcode, types};
 use super::ring::{Completed, DRAIN_BATCH, Entry, Errno, How, Ring, Took, Work};
 use crate::sync::Arc;
 
+use back_off::give_memory_back;
+pub(crate) use back_off::with_memory_back_off;
 use memory::Known;
 pub(crate) use memory::Registered;
 pub(crate) use poll_thread::PollThread;
 
+mod back_off;
 mod keeper;
 mod memory;
 mod poll_thread;
@@ -204,6 +207,12 @@ impl KernelRing {
             }
         }
         if done[0].result < 0 { Err(-done[0].result) } else { Ok(()) }
+    }
+}
+
+impl Drop for KernelRing {
+    fn drop(&mut self) {
+        give_memory_back();
     }
 }
 

@@ -16,9 +16,8 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::kernel::SetupError;
+use super::kernel::{SetupError, with_memory_back_off};
 use super::ring::Ring;
-use super::setup::with_memory_back_off;
 use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, fence};
 use crate::trace;
 

@@ -6,19 +6,15 @@
 
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::thread;
-use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 
-use super::kernel::{Abilities, Extras, KernelRing, LADDER, RingFlags, SetupError};
+use super::kernel::{
+    Abilities, Extras, KernelRing, LADDER, RingFlags, SetupError, with_memory_back_off,
+};
 use super::machine::MachineFacts;
 use super::ring::{Entry, Errno, Ring, Work};
 use super::unavailable::{SelfTestStep, Unavailable};
-
-/// Pauses before each further attempt after `ENOMEM`: the kernel gives locked memory back some
-/// time after the ring that held it was closed.
-const MEMORY_BACK_OFF_MS: [u64; 5] = [5, 10, 20, 40, 80];
 
 /// Attempts of the self-test's read: a signal may interrupt or cancel the first ones.
 const SELF_TEST_ATTEMPTS: u32 = 8;
@@ -58,19 +54,6 @@ pub(crate) fn climb<R>(
         }
     }
     Err(last)
-}
-
-/// Repeats an attempt that failed for want of locked memory, a bounded number of times.
-pub(crate) fn with_memory_back_off<R>(
-    mut attempt: impl FnMut() -> Result<R, SetupError>,
-) -> Result<R, SetupError> {
-    for pause in MEMORY_BACK_OFF_MS {
-        match attempt() {
-            Err(SetupError::Setup(libc::ENOMEM)) => thread::sleep(Duration::from_millis(pause)),
-            other => return other,
-        }
-    }
-    attempt()
 }
 
 fn require(abilities: Abilities) -> Result<(), Unavailable> {
@@ -194,22 +177,6 @@ mod tests {
             Err(SetupError::Setup(libc::EPERM))
         });
         assert_eq!((made.unwrap_err(), calls.get()), (SetupError::Setup(libc::EPERM), 1));
-    }
-
-    #[test]
-    fn want_of_memory_is_tried_again_a_bounded_number_of_times() {
-        let mut calls = 0;
-        let made = with_memory_back_off(|| {
-            calls += 1;
-            if calls < 4 { Err(SetupError::Setup(libc::ENOMEM)) } else { Ok(calls) }
-        });
-        assert_eq!(made, Ok(4));
-        let mut calls = 0;
-        let never = with_memory_back_off::<()>(|| {
-            calls += 1;
-            Err(SetupError::Setup(libc::ENOMEM))
-        });
-        assert_eq!((never, calls), (Err(SetupError::Setup(libc::ENOMEM)), 6));
     }
 
     #[test]

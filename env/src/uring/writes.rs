@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::breaker::Breaker;
 use super::builder::IoUringEnvBuilder;
-use super::kernel::{Extras, KernelRing, Purpose, Registered, RingFlags, SetupError};
+use super::kernel::{
+    Extras, KernelRing, Purpose, Registered, RingFlags, SetupError, with_memory_back_off,
+};
 use super::machine::{MachineFacts, may_lose_wake_ups};
 use super::reactor::{EventBell, Handover, Manner, NoReactor, PER_TABLE, Reactor, SHORTEST};
 use super::ring::Ring;
-use super::setup::with_memory_back_off;
 use super::unavailable::Unavailable;
 use crate::os_file::Os;
 use crate::posix::outlet::Outlet;

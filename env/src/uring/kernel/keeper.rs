@@ -6,6 +6,8 @@ use std::process;
 
 use io_uring::IoUring;
 
+use super::give_memory_back;
+
 /// See the module.
 pub(super) struct Keeper {
     /// There until this is dropped.
@@ -30,7 +32,9 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if process::id() != self.owner {
+        if process::id() == self.owner {
+            give_memory_back();
+        } else {
             // A forked child: what the ring had mapped is not here, and may be something else.
             mem::forget(self.ring.take());
         }

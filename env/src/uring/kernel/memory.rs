@@ -37,9 +37,9 @@ impl Registered {
         let arena = Arena::new(bytes).ok_or(libc::ENOMEM)?;
         let mut builder = IoUring::builder();
         let ring = builder.dontfork().build(1).map_err(|e| errno_of(&e))?;
-        let registered = Self { keeper: Keeper::new(ring), arena };
-        register(registered.keeper.ring(), &registered.arena)?;
-        Ok(registered)
+        // Kept only then: a keeper that goes says that memory was given back.
+        register(&ring, &arena)?;
+        Ok(Self { keeper: Keeper::new(ring), arena })
     }
 
     /// The memory.
