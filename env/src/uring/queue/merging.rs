@@ -3,7 +3,8 @@
 //!
 //! A run is an optimisation of the reads in it and never their fate: whatever goes wrong with it,
 //! each is read again on its own, and only what that says is its result. One that fails with an
-//! error goes back to the ring in single entries: a bad block costs its neighbours no plain reads.
+//! error goes back to the ring in single entries, in an order in which the kernel joins few of them:
+//! a bad block costs few of its neighbours a plain read.
 
 use super::RingQueue;
 use crate::Buffer;
