@@ -48,7 +48,7 @@ const LAYERS: &[(u8, &[&str])] = &[
     (1, &["batch", "block_cache", "memtable", "record"]),
     (2, &["table", "table_cache"]),
     (3, &["merge_iter", "version", "wal"]),
-    (4, &["compaction", "stats"]),
+    (4, &["compaction", "stats", "trace"]),
     (5, &["db", "inspect", "iter"]),
 ];
 

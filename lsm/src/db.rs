@@ -56,7 +56,7 @@ use crate::stats::{Counters, RecoveryReport, Stats};
 use crate::table_cache::TableCache;
 use crate::version::{FileNumbers, ObsoleteFiles, VersionSet};
 use crate::wal::WalOptions;
-use crate::{CfOptions, Clock, Error, Options, ReadOptions, Result, WriteOptions};
+use crate::{CfOptions, Clock, Error, Options, ReadOptions, Result, WriteOptions, trace};
 use background::Bell;
 use log::Log;
 use queue::{Turnstile, WriteQueue};
@@ -110,9 +110,16 @@ impl Shared {
     /// Keeps `error` as what stopped writes, unless an earlier one did; returns the first. Wakes
     /// everyone who waits.
     fn poison(&self, error: Error) -> Error {
-        let first = Error::clone(self.poison.get_or_init(|| Arc::new(error)));
+        let mut is_first = false;
+        let first = self.poison.get_or_init(|| {
+            is_first = true;
+            Arc::new(error)
+        });
         self.wake_all();
-        first
+        if is_first {
+            trace::poisoned(&self.dir, first);
+        }
+        Error::clone(first)
     }
 
     fn check_poison(&self) -> Result<()> {

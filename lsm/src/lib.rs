@@ -25,6 +25,7 @@ mod record;
 mod stats;
 mod table;
 mod table_cache;
+mod trace;
 mod version;
 mod wal;
 

@@ -12,6 +12,7 @@ mod columns;
 mod costs;
 mod crash;
 mod damage_cases;
+mod events;
 mod families;
 mod held;
 mod locks;

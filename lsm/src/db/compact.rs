@@ -10,7 +10,7 @@ use crate::batch::FamilyId;
 use crate::compaction::{self, Compaction, CompactionJob, JobContext, Picker, RangePick};
 use crate::iter::KeyBounds;
 use crate::version::{KeyRange, LEVELS, Version};
-use crate::{CfOptions, Error, Result};
+use crate::{CfOptions, Error, Result, trace};
 
 /// A compaction that was picked, with what it needs of the state at that moment.
 #[derive(Debug)]
@@ -97,6 +97,10 @@ impl Shared {
             Err(error) => state.compaction.failed(error.clone(), self.clock.now()),
         }
         self.publish(&state);
+        drop(state);
+        if let Err(error) = &result {
+            trace::job_failed("compaction", error);
+        }
         result
     }
 
@@ -118,6 +122,8 @@ impl Shared {
                 self.stats.compactions.add(1);
                 self.stats.compaction_read.add(output.stats.bytes_read);
                 self.stats.compaction_written.add(output.stats.bytes_written);
+                let (read, written) = (output.stats.bytes_read, output.stats.bytes_written);
+                trace::compacted(output.added.len(), read, written);
                 Ok(output.added.iter().map(|file| file.number).collect())
             }
             Err(error @ (Error::FamilyDropped { .. } | Error::Closed)) => {

@@ -12,7 +12,7 @@ use crate::batch::FamilyId;
 use crate::compaction::flush;
 use crate::filename::FileName;
 use crate::version::{FamilyLog, Installed, VersionEdit};
-use crate::{CfOptions, Error, Result};
+use crate::{CfOptions, Error, Result, trace};
 
 impl Shared {
     /// Freezes what must be frozen before a group that touches `families` is appended. Waits
@@ -33,9 +33,20 @@ impl Shared {
             return Ok(());
         }
         self.turnstile.wait_for_at_most(0);
+        let (start, mut stopped) = (self.clock.now(), false);
+        let result = self.freeze_all(baton, &full, &mut stopped);
+        if stopped {
+            trace::held_back(self.clock.now().saturating_sub(start), result.as_ref().err());
+        }
+        result
+    }
+
+    /// Freezes these memtables, each when there is room for it; `stopped` if one had to wait.
+    fn freeze_all(&self, baton: &Baton<'_>, full: &[FamilyId], stopped: &mut bool) -> Result<()> {
         let mut state = self.state.lock();
-        for family in full {
+        for &family in full {
             if state.has_no_room(family) {
+                *stopped = true;
                 self.stats.stopped_writes.add(1);
             }
             while state.has_no_room(family) {
@@ -102,6 +113,10 @@ impl Shared {
             Err(error) => state.flush.failed(error.clone(), self.clock.now()),
         }
         self.publish(&state);
+        drop(state);
+        if let Err(error) = &result {
+            trace::job_failed("flush", error);
+        }
         result.map(|()| true)
     }
 
@@ -127,6 +142,7 @@ impl Shared {
         match self.apply(edit, Some((family, frozen.last_sequence))) {
             Ok(()) => {
                 self.stats.flushes.add(1);
+                trace::flushed(family, written.map_or(0, |table| table.size));
                 Ok(())
             }
             Err(error @ (Error::FamilyDropped { .. } | Error::Closed)) => {

@@ -33,7 +33,7 @@ use crate::table::BlockCache;
 use crate::table_cache::TableCache;
 use crate::version::{Claims, FamilyId, FamilyLog, VersionEdit, VersionSet};
 use crate::wal::{Spare, Wal, WalOptions};
-use crate::{CfOptions, Clock, Error, Options, Result, SystemClock};
+use crate::{CfOptions, Clock, Error, Options, Result, SystemClock, trace};
 
 /// Opens of this process so far: numbers them, so that handles of different ones can be told apart.
 static OPENS: AtomicU64 = AtomicU64::new(0);
@@ -196,11 +196,13 @@ impl Opening {
         let env = &self.builder.env;
         let gone = removed.iter().filter(|name| env.remove(&name.path(&self.builder.path)).is_ok());
         report.removed_files = gone.count();
+        let (path, told) = (self.builder.path.clone(), report.clone());
         let log = Log::new(wal, last_sequence);
         let shared = self.share(lock, tables, log, last_sequence, report, &family_options);
         let shared = Arc::new(shared);
         let handle = Handle { shared: Arc::clone(&shared), threads: Mutex::new(Vec::new()) };
         *handle.threads.lock() = shared.start_threads()?;
+        trace::opened(&path, &told);
         Ok(Db { handle: Arc::new(handle) })
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::Shared;
 use super::state::{Family, State};
-use crate::Result;
 use crate::compaction::pending_bytes;
+use crate::{Result, trace};
 
 /// The delay, in nanoseconds, of a write just before writes are held back altogether.
 const LONGEST_DELAY: u64 = 1_000_000;
@@ -79,7 +79,10 @@ impl Shared {
         if self.inline() {
             self.admit_inline()?;
         } else if self.pressure.is_stopped() {
-            return self.wait_while_stopped();
+            let start = self.clock.now();
+            let result = self.wait_while_stopped();
+            trace::held_back(self.clock.now().saturating_sub(start), result.as_ref().err());
+            return result;
         }
         let delay = self.pressure.delay();
         if delay > Duration::ZERO && !self.pressure.is_stopped() {
@@ -119,7 +122,10 @@ impl Shared {
         }
         let state = self.state.lock();
         let error = state.flush.error().or_else(|| state.compaction.error());
-        error.map_or(Ok(()), Err)
+        drop(state);
+        let Some(error) = error else { return Ok(()) };
+        trace::held_back(Duration::ZERO, Some(&error));
+        Err(error)
     }
 
     fn is_blocked_inline(&self) -> bool {
