@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use treering_env::{Env, Fault, FaultEnv, FaultKind, MemEnv, Op};
-use treering_lsm::{Db, Error, Options};
+use treering_env::{Env, ErrorKind, Fault, FaultEnv, FaultKind, MemEnv, Op};
+use treering_lsm::{Db, Error, Options, inspect};
 
 use crate::support::{
     DIR, all, count, fill_device, get, names, open, open_new, read_file, roomy, small, text,
@@ -25,6 +25,26 @@ fn rewrite(env: &MemEnv, path: &Path, bytes: &[u8]) {
 
 fn uncached() -> Options {
     Options { block_cache_size: 0, ..small() }
+}
+
+/// Nobody should put back from a copy what is whole.
+#[test]
+fn a_file_that_may_not_be_read_is_no_damage_to_verify() {
+    for suffix in [".sst", ".log", "CURRENT"] {
+        let (env, db) = open_new(small());
+        db.put("a", "1").unwrap();
+        db.flush().unwrap();
+        db.put("b", "2").unwrap();
+        drop(db);
+        let faults = FaultEnv::new(Arc::new(env.clone()));
+        let denied = faults.add(Fault::new(FaultKind::Error(13)).on(Op::Open).path(suffix));
+        let error = inspect::verify(Arc::new(faults.clone()), DIR).unwrap_err();
+        assert!(matches!(&error, Error::Io(io) if io.kind() == ErrorKind::Denied), "{error}");
+        assert!(error.to_string().contains(suffix) && denied.fired() > 0, "{error}");
+        denied.remove();
+        let found = inspect::verify(Arc::new(faults), DIR).unwrap();
+        assert!(found.damages.is_empty() && found.files > 2, "{found:?}");
+    }
 }
 
 fn tables(env: &MemEnv) -> Vec<PathBuf> {

@@ -36,7 +36,8 @@ pub(super) fn verify(env: Arc<dyn Env>, dir: &Path) -> Result<VerifyReport> {
     }
     let blocks = Arc::new(BlockCache::new(0));
     let report = VerifyReport::default();
-    let mut check = Check { env, dir: dir.to_path_buf(), names, blocks, report, newer: Vec::new() };
+    let mut check =
+        Check { env, dir: dir.to_path_buf(), names, blocks, report, unjudged: Vec::new() };
     if !check.is_database() {
         return not_one("it holds neither a table nor a log that was begun");
     }
@@ -45,11 +46,11 @@ pub(super) fn verify(env: Arc<dyn Env>, dir: &Path) -> Result<VerifyReport> {
     } else {
         check.files_alone();
     }
-    // Nothing is wrong with the files; this build cannot judge them.
-    if check.newer.len() == check.report.damages.len()
-        && let Some(newer) = check.newer.pop()
+    // Nothing is known to be wrong with the files: they could not be judged.
+    if check.unjudged.len() == check.report.damages.len()
+        && let Some(error) = check.unjudged.pop()
     {
-        return Err(newer);
+        return Err(error);
     }
     Ok(check.report)
 }
@@ -68,14 +69,24 @@ fn lock(env: &dyn Env, dir: &Path) -> Result<Option<FileLock>> {
     }
 }
 
+/// Whether an error says that a file could not be judged, and not that something is wrong with it: it
+/// is of a newer format, or this process may not read it.
+fn is_no_damage(error: &Error) -> bool {
+    match error {
+        Error::UnsupportedVersion { .. } => true,
+        Error::Io(io) => io.kind() == ErrorKind::Denied,
+        _ => false,
+    }
+}
+
 struct Check {
     env: Arc<dyn Env>,
     dir: PathBuf,
     names: BTreeSet<FileName>,
     blocks: Arc<TableBlocks>,
     report: VerifyReport,
-    /// Those of the damages that are none: files of a newer format.
-    newer: Vec<Error>,
+    /// Those of the damages that are none.
+    unjudged: Vec<Error>,
 }
 
 impl Check {
@@ -110,8 +121,8 @@ impl Check {
         });
         if !found {
             self.report.damages.push(damage);
-            if matches!(error, Error::UnsupportedVersion { .. }) {
-                self.newer.push(error.clone());
+            if is_no_damage(error) {
+                self.unjudged.push(error.clone());
             }
         }
     }
