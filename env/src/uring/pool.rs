@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use super::kernel::{SetupError, with_memory_back_off};
 use super::ring::Ring;
-use crate::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, fence};
+use crate::sync::modelled::{AtomicUsize, Condvar, LooseMutex, fence};
+use crate::sync::{AtomicU64, Ordering};
 use crate::trace;
 
 /// Makes one more ring like the others, at once or not at all.
@@ -28,7 +29,7 @@ pub(crate) type MakeRing = dyn Fn() -> Result<Box<dyn Ring>, SetupError> + Send 
 #[derive(Debug)]
 #[repr(align(128))]
 struct Place {
-    cell: Mutex<Cell>,
+    cell: LooseMutex<Cell>,
 }
 
 #[derive(Debug)]
@@ -60,7 +61,7 @@ pub(crate) struct Pool {
     /// How many threads wait for a ring, and where.
     waiting: AtomicUsize,
     /// How often a place was told to have a ring again, or to get one, while somebody waited.
-    news: Mutex<u64>,
+    news: LooseMutex<u64>,
     freed: Condvar,
 }
 
@@ -86,7 +87,8 @@ impl Pool {
                 }
             }
         }
-        let places = rings.into_iter().map(|ring| Place { cell: Mutex::new(Cell::Idle(ring)) });
+        let places =
+            rings.into_iter().map(|ring| Place { cell: LooseMutex::new(Cell::Idle(ring)) });
         let places: Box<[Place]> = places.collect();
         if let Some(error) = shortfall {
             trace::fewer_rings(places.len(), asked, error.errno());
@@ -100,7 +102,7 @@ impl Pool {
             replaced: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            news: Mutex::new(0),
+            news: LooseMutex::new(0),
             freed: Condvar::new(),
         })
     }
@@ -263,7 +265,10 @@ impl fmt::Debug for Pool {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod model;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
