@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::RingQueue;
+use super::{ENTER_BATCH, READY_ASIDE, RingQueue};
 use crate::counters::Count;
 use crate::os_file::{Latch, Os, OsFile};
 use crate::sync::Arc;
