@@ -79,7 +79,7 @@ impl<'a> Sweep<'a> {
         let place = self.place(&env);
         self.workload.run(&place, &mut History::new()).unwrap();
         if let Place::Variant(variant) = place {
-            assert!(variant.met() > 0, "{}: {:?}: no such step", self.name, self.variant);
+            variant.assert_effective();
         }
         for operation in (0..env.operations()).step_by(self.points.stride) {
             for when in [When::Before, When::Inside, When::After] {
@@ -122,13 +122,17 @@ impl<'a> Sweep<'a> {
         self.look(&env, &history, operation, when, tally);
     }
 
-    /// The same for one operation that need not be there.
+    /// The same for one operation, which must be there.
     pub(crate) fn stands(&self, operation: u64, when: When) {
         let env = MemEnv::new();
         self.workload.run(&self.place(&env), &mut History::new()).unwrap();
-        if operation < env.operations() {
-            self.cut(operation, when, &mut Tally::default());
-        }
+        let operations = env.operations();
+        let name = self.name;
+        assert!(
+            operation < operations,
+            "{name}: there is no operation {operation} to stand a cut at"
+        );
+        self.cut(operation, when, &mut Tally::default());
     }
 
     /// Also tells whether the step of a variant was met.

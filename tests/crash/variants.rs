@@ -100,6 +100,8 @@ struct State {
     postponed: Vec<Postponed>,
     /// How often the step was met.
     met: u64,
+    /// How often a postponed one was made in the end.
+    made: u64,
 }
 
 impl Shared {
@@ -121,7 +123,10 @@ impl Shared {
     fn happened(&self, event: Event) -> Result<()> {
         match self.variant {
             Variant::Behind(_, awaited) if awaited == event => {
-                let postponed = std::mem::take(&mut self.state.lock().unwrap().postponed);
+                let mut state = self.state.lock().unwrap();
+                let postponed = std::mem::take(&mut state.postponed);
+                state.made += postponed.len() as u64;
+                drop(state);
                 postponed.into_iter().try_for_each(|make| make())
             }
             _ => Ok(()),
@@ -150,6 +155,16 @@ impl VariantEnv {
     pub(crate) fn new(inner: &MemEnv, variant: Variant) -> Self {
         let shared = Arc::new(Shared { variant, state: Mutex::default() });
         Self { inner: inner.clone(), shared }
+    }
+
+    /// That a whole run came to the step in question, and made it if it was only postponed: one
+    /// that is never made is one left out, and shows nothing of the order.
+    pub(crate) fn assert_effective(&self) {
+        let state = self.shared.state.lock().unwrap();
+        assert!(state.met > 0, "{:?}: no such step", self.shared.variant);
+        if let Variant::Behind(_, event) = self.shared.variant {
+            assert!(state.made > 0, "{:?}: no {event:?} comes behind it", self.shared.variant);
+        }
     }
 
     /// How often the engine came to the step in question.
