@@ -249,6 +249,60 @@ fn of_a_run_with_an_unreadable_page_only_that_page_is_read_by_a_plain_call() {
     assert!(!entries[1..].windows(2).any(continues), "no two would be joined: {entries:?}");
 }
 
+/// URING-04: wherever in a run the bad page lies, and in whatever order its reads were pushed.
+#[test]
+fn of_a_failed_run_of_any_length_every_read_has_its_own_result() {
+    // What the ring says of the run, whether a lone read of the bad page is read once more by a
+    // plain call, and whether it is then good.
+    let kinds = [(libc::EIO, true), (libc::ENODATA, true), (libc::ESTALE, false)];
+    let shapes = (2..=4_usize).flat_map(|parts| (0..parts).map(move |bad| (parts, bad)));
+    for ((parts, bad), (errno, plain)) in shapes.flat_map(|shape| kinds.map(|kind| (shape, kind))) {
+        for (backwards, short) in [(false, 0), (true, 0), (false, 4096), (true, 4096)] {
+            let what = format!("{bad} of {parts}, {errno}, {backwards}, {short}");
+            let bench = Bench::new();
+            let file = bench.latched("t", 64 * 4096);
+            let preads = bench.sys.rule(Call::Pread, "t", When::Nth(0), Fault::Errno(errno));
+            let at = 4096 * (10 + bad as u64);
+            let shared = merging(&bench, DEFAULT, move |ring| {
+                let ring = if backwards { ring.reversed() } else { ring };
+                ring.answering(move |_, entry| {
+                    let hit = (entry.offset..entry.offset + bytes_of(entry) as u64).contains(&at);
+                    if hit { Answer::FailAfter(short, errno) } else { Answer::Whole }
+                })
+            });
+            let mut ranges: Vec<_> = pages(64)[10..10 + parts].to_vec();
+            if backwards {
+                ranges.reverse();
+            }
+            let results = read_all(&shared, &file, &ranges);
+            for (result, range) in results.iter().zip(&ranges) {
+                match result {
+                    Err(error) => {
+                        assert_eq!((error.errno(), error.offset()), (Some(errno), Some(at)));
+                        assert_eq!(range.0, at, "{what}: a good read failed");
+                    }
+                    Ok(data) => {
+                        assert!(range.0 != at, "{what}: the bad page was read");
+                        assert!(**data == bytes(range.0, range.1)[..], "{what}: wrong bytes");
+                    }
+                }
+            }
+            let told = (preads.fired(), bench.sys.calls(Call::Pread));
+            let plain = u64::from(plain);
+            assert_eq!(
+                (told, bench.count(Count::FallbackPreads)),
+                ((plain, plain), plain),
+                "{what}"
+            );
+            let mut given = entries(&bench);
+            assert_eq!(given.remove(0), (10 * 4096, u32::try_from(parts * 4096).unwrap()));
+            given.sort_unstable();
+            let alone: Vec<_> = (10..10 + parts as u64).map(|page| (page * 4096, 4096)).collect();
+            assert_eq!(given, alone, "{what}: each is read once more, alone");
+        }
+    }
+}
+
 /// URING-04: a scheduler may join the single entries all the same.
 #[test]
 fn of_a_run_whose_reads_all_fail_alone_too_plain_reads_decide() {
