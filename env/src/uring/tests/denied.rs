@@ -105,3 +105,68 @@ fn reads_go_on_when_entering_is_denied_in_mid_run() {
         });
     });
 }
+
+/// What an environment that is built where something is denied tells, and what it then reports.
+#[cfg(feature = "tracing")]
+fn told_of_building() -> (Vec<String>, EnvReport) {
+    let mut report = None;
+    let told = crate::trace::told_by(|| {
+        report = Some(IoUringEnv::builder().rings(1).build().unwrap().report());
+    });
+    (told, report.unwrap())
+}
+
+/// URING-28
+#[cfg(feature = "tracing")]
+#[test]
+fn where_setup_is_denied_the_program_is_told_that_plain_calls_are_used() {
+    if refused() {
+        return;
+    }
+    on_a_thread(|| {
+        let told = crate::trace::told_by(|| assert_eq!(crate::auto().1.env(), "io_uring"));
+        assert!(!told.iter().any(|line| line.contains("plain calls are used")), "{told:?}");
+        deny(libc::SYS_io_uring_setup, libc::EPERM);
+        let told = crate::trace::told_by(|| assert_eq!(crate::auto().1.env(), "posix"));
+        let cause = IoUringEnv::new().unwrap_err();
+        let message = "WARN message=io_uring is not available: plain calls are used cause=";
+        assert_eq!(told, [format!("{message}{cause}")]);
+    });
+}
+
+/// URING-36
+#[cfg(feature = "tracing")]
+#[test]
+fn an_environment_without_a_reactor_tells_why() {
+    const MESSAGE: &str =
+        "WARN message=no reactor: tables are written on the calling thread cause=";
+    if refused() {
+        return;
+    }
+    on_a_thread(|| {
+        // As in a container with its processes used up.
+        filter_calls(&[libc::SYS_clone, libc::SYS_clone3], Instead::Errno(libc::EAGAIN));
+        let (told, report) = told_of_building();
+        let one_core = std::thread::available_parallelism().unwrap().get() == 1;
+        let why = if one_core { "one processor" } else { "thread" };
+        assert!(told.len() == 1 && told[0].starts_with(MESSAGE), "{told:?}");
+        assert!(told[0].contains(why), "{told:?}");
+        assert_eq!(report.counter("reactor_alive"), 0, "{report}");
+    });
+    on_a_thread(|| {
+        let mut one = rustix::thread::CpuSet::new();
+        let may = rustix::thread::sched_getaffinity(None).unwrap();
+        one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|&cpu| may.is_set(cpu)).unwrap());
+        rustix::thread::sched_setaffinity(None, &one).unwrap();
+        let (told, report) = told_of_building();
+        assert_eq!(told, [format!("{MESSAGE}there is one processor only")]);
+        assert_eq!(report.counter("reactor_alive"), 0, "{report}");
+    });
+    on_a_thread(|| {
+        // Who rules it out is not told that there is none.
+        let told = crate::trace::told_by(|| {
+            IoUringEnv::builder().rings(1).write_path(WritePath::Caller).build().unwrap();
+        });
+        assert!(!told.iter().any(|line| line.starts_with(MESSAGE)), "{told:?}");
+    });
+}

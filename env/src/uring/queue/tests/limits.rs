@@ -249,6 +249,26 @@ fn a_queue_that_finds_no_ring_reads_without_one_and_says_so() {
     assert_eq!(bench.count(Count::RingReads), before + 64);
 }
 
+/// URING-27: once for each batch, not for each of its reads.
+#[cfg(feature = "tracing")]
+#[test]
+fn that_no_ring_is_free_is_told_with_how_many_reads_go_without() {
+    let bench = Bench::new();
+    let file = bench.latched("t", 64 * 4096);
+    let shared = bench.shared(1, |ring| ring);
+    let holder = shared.pool.take().unwrap();
+    let ranges = pages(64);
+    let told = crate::trace::told_by(|| {
+        assert_right(&read_all(&shared, &file, &ranges), &ranges);
+    });
+    assert_eq!(told, ["DEBUG message=no ring is free reads=16"]);
+    shared.pool.give_back(holder);
+    let told = crate::trace::told_by(|| {
+        assert_right(&read_all(&shared, &file, &ranges), &ranges);
+    });
+    assert_eq!(told, [""; 0]);
+}
+
 /// URING-26
 #[test]
 fn a_ring_that_cannot_be_replaced_costs_depth_and_no_reads() {
