@@ -11,14 +11,13 @@
 //! * No file is closed, and no memory freed, under the lock.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 use std::{ops, process};
 
 use super::op::Op;
 use super::reactor::{Errand, Home, Reactor};
 use crate::counters::Count;
 use crate::os_file::{Announced, Os, OsFile};
-use crate::sync::{Arc, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, Weak};
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Condvar, LOOKS_EVERY, Mutex, Ordering, Weak};
 use crate::{Buffer, RandomAccessFile};
 
 /// The longest range that is read ahead for one announcement: some milliseconds of a slow device.
@@ -28,8 +27,6 @@ const PAGE: usize = 4096;
 /// A range nobody has read from during so many refusals is taken for left behind. A scan that goes on
 /// reads from its ranges some hundred times between two announcements.
 const REFUSALS: u64 = 16;
-/// How often a read that waits looks whether a shutdown has run out of time.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// A file, and where in it a range begins.
 type Place = (u64, u64);
@@ -270,11 +267,12 @@ impl Ahead {
             if let Some(data) = &range.data {
                 return Some((start, Arc::clone(data)));
             }
-            let timed_out = self.arrived.wait_for(&mut state, LOOK).timed_out();
+            let timed_out = self.arrived.wait_for(&mut state, LOOKS_EVERY).timed_out();
             drop(state);
             // Not under the lock: this may be the last handle of a reactor that needs it to end.
             if timed_out && self.reactor.upgrade().is_none_or(|reactor| reactor.gave_up()) {
-                self.state.lock().forget((id, start));
+                let freed = self.state.lock().forget((id, start));
+                drop(freed);
                 return None;
             }
         }
