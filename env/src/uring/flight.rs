@@ -27,16 +27,20 @@ const INTERRUPTIONS: u32 = 256;
 /// nothing without being entered, must not hold the caller for ever.
 const LOOKS: u32 = 2000;
 
-/// What became of one turn at the ring.
-#[derive(Debug)]
-pub(crate) enum Turn {
-    /// Everything offered was taken, and if a wait was wanted, something completed.
-    Done,
-    /// The kernel goes on refusing these entries: they never ran and never will.
-    TakenBack(Vec<u64>),
-    /// The ring is unusable, and what is in flight has no answer: the kernel may still use its
+/// What became of one turn at the ring. Unless it says otherwise everything offered was taken, and
+/// if a wait was wanted, something completed.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Turn {
+    /// Entries that the kernel refused: they never ran and never will.
+    pub(crate) taken_back: Vec<u64>,
+    /// The ring is unusable, and what else is in flight has no answer: the kernel may still use its
     /// memory.
-    Broken,
+    pub(crate) broken: bool,
+}
+
+impl Turn {
+    pub(crate) const BROKEN: Self = Self { taken_back: Vec::new(), broken: true };
 }
 
 /// What a turn at the ring is for, besides offering what was pushed.
@@ -113,7 +117,7 @@ impl Flight {
     ///
     /// # Safety
     ///
-    /// As for [`Ring::push`]. An entry that is taken back ([`Turn::TakenBack`]) was not taken by
+    /// As for [`Ring::push`]. An entry that is taken back ([`Turn::taken_back`]) was not taken by
     /// the kernel and never will be: the ring is spoiled, and a spoiled ring submits no more.
     pub(crate) unsafe fn push(&mut self, entry: Entry, counters: &Counters) {
         // SAFETY: the caller's promise is the ring's requirement.
@@ -141,7 +145,7 @@ impl Flight {
                 _ => 0,
             };
             if self.offered.is_empty() && wait == 0 && !look {
-                return Turn::Done;
+                return Turn::default();
             }
             match self.enter_once(wait, completed, counters) {
                 Ok(progress) => {
@@ -163,10 +167,18 @@ impl Flight {
                 Err(errno) if is_denied(errno) => {
                     return self.without_entering(want, before, completed, counters);
                 }
-                Err(_) => return self.broken(),
+                // Of what was offered nothing is known either.
+                Err(libc::EOWNERDEAD) => return self.broken(),
+                Err(_) => {
+                    let taken_back = self.take_back();
+                    return Turn { taken_back, broken: true };
+                }
+            }
+            if refusals > YIELDS && self.offered.is_empty() {
+                return self.broken();
             }
             if refusals > YIELDS {
-                return if self.offered.is_empty() { self.broken() } else { self.take_back() };
+                return Turn { taken_back: self.take_back(), broken: false };
             }
         }
     }
@@ -241,7 +253,7 @@ impl Flight {
         counters: &Counters,
     ) -> Turn {
         if !self.offered.is_empty() {
-            return self.take_back();
+            return Turn { taken_back: self.take_back(), broken: false };
         }
         self.spoiled = true;
         let mut looks = 0;
@@ -253,18 +265,19 @@ impl Flight {
             thread::sleep(Duration::from_millis(1));
             self.peek(completed, counters);
         }
-        Turn::Done
+        Turn::default()
     }
 
-    fn take_back(&mut self) -> Turn {
+    /// What was offered, which the kernel has not taken.
+    fn take_back(&mut self) -> Vec<u64> {
         self.spoiled = true;
         self.owed -= self.offered.len();
-        Turn::TakenBack(self.offered.drain(..).collect())
+        self.offered.drain(..).collect()
     }
 
     fn broken(&mut self) -> Turn {
         self.spoiled = true;
-        Turn::Broken
+        Turn::BROKEN
     }
 
     /// Forgets what is in flight, whose memory the caller has leaked.

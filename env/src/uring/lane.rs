@@ -103,7 +103,7 @@ impl Lane {
         let want = if want > 0 { Want::Completions(want) } else { Want::Nothing };
         match &mut self.taken {
             Some((flight, _)) => flight.enter(want, completed, &self.shared.os.counters),
-            None => Turn::Done,
+            None => Turn::default(),
         }
     }
 

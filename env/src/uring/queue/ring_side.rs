@@ -37,15 +37,12 @@ impl RingQueue {
         let half = (self.lane.in_flight() / 2).clamp(1, WAIT_BATCH);
         let turn = self.lane.enter(if wait { half } else { 0 }, &mut completed);
         self.judge_all(&mut completed);
-        match turn {
-            Turn::Done => {}
-            Turn::TakenBack(keys) => {
-                for key in keys {
-                    let load = self.loads.remove(key).expect("offered entries have loads");
-                    load.pieces().for_each(|piece| self.leave_piece(piece, true));
-                }
-            }
-            Turn::Broken => self.abandon(),
+        for key in turn.taken_back {
+            let load = self.loads.remove(key).expect("offered entries have loads");
+            load.pieces().for_each(|piece| self.leave_piece(piece, true));
+        }
+        if turn.broken {
+            self.abandon();
         }
         if self.lane.is_spent() {
             self.lane.close();
@@ -219,29 +216,24 @@ impl Drop for RingQueue {
         let mut completed = Vec::new();
         while self.lane.in_flight() > 0 {
             let turn =
-                if self.lane.is_ours() { self.lane.enter(1, &mut completed) } else { Turn::Broken };
+                if self.lane.is_ours() { self.lane.enter(1, &mut completed) } else { Turn::BROKEN };
             for done in completed.drain(..) {
                 match self.loads.remove(done.user_data) {
                     Some(_) => self.lane.completed_one(),
                     None => self.lane.spoil(),
                 }
             }
-            match turn {
-                Turn::Done => {}
-                Turn::TakenBack(keys) => {
-                    for key in keys {
-                        self.loads.remove(key);
+            for key in turn.taken_back {
+                self.loads.remove(key);
+            }
+            if turn.broken {
+                for load in self.give_up_loads() {
+                    for piece in load.pieces() {
+                        mem::forget(self.ops.remove(piece.op));
                     }
+                    mem::forget(load);
                 }
-                Turn::Broken => {
-                    for load in self.give_up_loads() {
-                        for piece in load.pieces() {
-                            mem::forget(self.ops.remove(piece.op));
-                        }
-                        mem::forget(load);
-                    }
-                    self.lane.abandon();
-                }
+                self.lane.abandon();
             }
         }
         self.await_errands();

@@ -18,7 +18,7 @@ use super::{RingQueue, Share, WAIT_BATCH};
 use crate::counters::Count;
 use crate::os_file::{DirectAlign, OsRwFile};
 use crate::sync::Arc;
-use crate::uring::lane::{Lane, Turn};
+use crate::uring::lane::Lane;
 use crate::uring::ring::{Completed, Entry, Work};
 use crate::uring::slots::Slots;
 use crate::uring::verdict::{Written, is_of_the_medium, judge_write, retried, strains_the_breaker};
@@ -172,15 +172,12 @@ impl RingWrites {
         let turn = self.lane.enter(want, &mut completed);
         self.judge_all(&mut completed, done);
         self.completed = completed;
-        match turn {
-            Turn::Done => {}
-            Turn::TakenBack(keys) => {
-                for key in keys {
-                    let put = self.in_ring.remove(key).expect("offered entries are in the table");
-                    self.plainly(put, 0, done);
-                }
-            }
-            Turn::Broken => self.abandon(done),
+        for key in turn.taken_back {
+            let put = self.in_ring.remove(key).expect("offered entries are in the table");
+            self.plainly(put, 0, done);
+        }
+        if turn.broken {
+            self.abandon(done);
         }
         if !self.are_pending() || self.lane.is_spent() {
             self.lane.close();
@@ -311,14 +308,11 @@ impl Drop for RingWrites {
                     None => self.lane.spoil(),
                 }
             }
-            match turn {
-                Turn::Done => {}
-                Turn::TakenBack(keys) => {
-                    for key in keys {
-                        self.in_ring.remove(key);
-                    }
-                }
-                Turn::Broken => self.abandon(&mut Vec::new()),
+            for key in turn.taken_back {
+                self.in_ring.remove(key);
+            }
+            if turn.broken {
+                self.abandon(&mut Vec::new());
             }
         }
         self.lane.close();

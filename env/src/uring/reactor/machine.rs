@@ -23,7 +23,7 @@ use crate::os_file::Os;
 use crate::sync::Arc;
 use crate::trace;
 use crate::uring::breaker::Breaker;
-use crate::uring::flight::{Flight, Tally, Turn, Want};
+use crate::uring::flight::{Flight, Tally, Want};
 use crate::uring::op::Piece;
 use crate::uring::ring::{Completed, Entry, Work};
 use crate::uring::slots::Slots;
@@ -158,10 +158,9 @@ impl Machine {
         let turn = flight.enter(want, &mut completed, &self.os.counters);
         self.judge_all(&mut completed);
         self.completed = completed;
-        match turn {
-            Turn::Done => {}
-            Turn::TakenBack(keys) => keys.into_iter().for_each(|key| self.take_back(key)),
-            Turn::Broken => self.abandon(),
+        turn.taken_back.into_iter().for_each(|key| self.take_back(key));
+        if turn.broken {
+            self.abandon();
         }
     }
 

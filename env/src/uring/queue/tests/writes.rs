@@ -107,16 +107,63 @@ fn writes_outnumber_a_small_ring_and_outlive_one_that_refuses() {
 /// URING-32
 #[test]
 fn writes_in_a_ring_that_breaks_fail_with_an_unknown_outcome() {
-    let bench = Bench::new();
-    let shared =
-        bench.shared(1, |ring| ring.completing(0).entering(|_| Entered::Fail(libc::EBADR)));
-    let file = open_rw(&bench);
-    for result in write_all(&shared, &file, 10) {
-        let error = result.unwrap_err();
-        assert_eq!((error.outcome(), error.kind()), (Outcome::MaybeApplied, ErrorKind::Other));
-        assert!(error.to_string().contains("broke"), "{error}");
+    // Of what is offered to a ring whose poll thread has died nobody knows whether it took it.
+    for (breaks_at, errno) in [(1, libc::EBADR), (0, libc::EOWNERDEAD), (1, libc::EOWNERDEAD)] {
+        let bench = Bench::new();
+        let shared = bench.shared(1, move |ring| {
+            ring.completing(0)
+                .entering(move |n| if n == breaks_at { Entered::Fail(errno) } else { Entered::All })
+        });
+        let file = open_rw(&bench);
+        for result in write_all(&shared, &file, 10) {
+            let error = result.unwrap_err();
+            assert_eq!((error.outcome(), error.kind()), (Outcome::MaybeApplied, ErrorKind::Other));
+            assert!(error.to_string().contains("broke"), "{error}");
+        }
+        assert_eq!((bench.count(Count::RingRetired), bench.count(Count::FallbackPwrites)), (1, 0));
     }
-    assert_eq!(bench.count(Count::RingRetired), 1);
+}
+
+/// URING-32
+#[test]
+fn writes_that_a_ring_never_took_before_it_broke_are_made_by_plain_calls() {
+    for dropped in [false, true] {
+        let bench = Bench::new();
+        // Four are taken, and four are offered when it breaks.
+        let shared = bench.shared_of(1, 8, |ring| {
+            ring.completing(0).entering(|n| match n {
+                0 => Entered::AtMost(4),
+                _ => Entered::Fail(libc::EBADR),
+            })
+        });
+        let file = open_rw(&bench);
+        let mut queue = RingQueue::new(&shared);
+        for n in 0..8 {
+            let request =
+                Request::Write { file: Arc::clone(&file), offset: n * LEN as u64, data: data(n) };
+            queue.push(n, request);
+        }
+        if dropped {
+            queue.pop().unwrap();
+            drop(queue);
+        } else {
+            let results = pop_all(&mut queue, 8);
+            let content = std::fs::read(bench.path("rw")).unwrap();
+            for (n, result) in results.iter().enumerate() {
+                match result {
+                    Err(error) => {
+                        assert_eq!((n < 4, error.outcome()), (true, Outcome::MaybeApplied));
+                    }
+                    Ok(_) => assert_written(result, &content, n),
+                }
+            }
+            assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 4);
+        }
+        let owed = bench.seen.lock().owed.clone();
+        let offsets: Vec<u64> = owed.iter().map(|late| late.offset).collect();
+        assert_eq!(offsets, [0, 1, 2, 3].map(|n| n * LEN as u64));
+        assert_eq!(bench.count(Count::FallbackPwrites), 4);
+    }
 }
 
 #[test]
