@@ -416,6 +416,14 @@ impl Ring for KernelRing {
         Ok(Took { entries, how: How::Call })
     }
 
+    fn must_be_entered(&mut self) -> bool {
+        if self.poll_thread.is_none() {
+            return self.ring.params().is_setup_iopoll();
+        }
+        let entries = self.ring.submission();
+        entries.need_wakeup() && !entries.is_empty()
+    }
+
     fn drain(&mut self, into: &mut Vec<Completed>) {
         let completed = self.ring.completion().take(DRAIN_BATCH);
         into.extend(

@@ -104,6 +104,12 @@ pub(crate) trait Ring: Send + Debug {
         false
     }
 
+    /// Whether nothing of what was pushed shows unless somebody enters the kernel for it, as far as
+    /// can be seen from here.
+    fn must_be_entered(&mut self) -> bool {
+        false
+    }
+
     /// Moves up to [`DRAIN_BATCH`] completions that are already visible to the end of `into`.
     fn drain(&mut self, into: &mut Vec<Completed>);
 }

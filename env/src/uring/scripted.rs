@@ -65,6 +65,8 @@ pub(crate) struct Seen {
     /// How many of them read to more than one piece of memory.
     pub(crate) vectored: usize,
     pub(crate) enters: usize,
+    /// How often completions were looked for.
+    pub(crate) looks: usize,
     /// How many completions each entering that waited asked for.
     pub(crate) waits: Vec<usize>,
     pub(crate) in_flight_peak: usize,
@@ -369,7 +371,13 @@ impl Ring for ScriptedRing {
         }
     }
 
+    fn must_be_entered(&mut self) -> bool {
+        let enters = self.seen.lock().enters;
+        self.poll_thread.as_mut().is_some_and(|asleep| asleep(enters))
+    }
+
     fn drain(&mut self, into: &mut Vec<Completed>) {
+        self.seen.lock().looks += 1;
         let count = self.visible.len().min(DRAIN_BATCH);
         into.extend(self.visible.drain(..count));
     }

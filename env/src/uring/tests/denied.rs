@@ -106,6 +106,31 @@ fn reads_go_on_when_entering_is_denied_in_mid_run() {
     });
 }
 
+/// URING-24, URING-37: what is pushed then for a thread that sleeps nobody takes.
+#[test]
+fn reads_go_on_when_entering_is_denied_and_the_poll_thread_sleeps() {
+    if refused() {
+        return;
+    }
+    on_a_thread(|| {
+        let dir = on_disk();
+        let path = cold_file(&dir, "t", 64 * 4 * 4096);
+        let builder = IoUringEnv::builder().rings(1).nowait(false).allow_few_cores(true);
+        let builder = builder.sqpoll(Duration::from_millis(1)).write_path(WritePath::Caller);
+        let env = builder.build().unwrap();
+        let file = env.open(&path, Access::Random).unwrap();
+        let ranges = scattered(64);
+        assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+        deny(libc::SYS_io_uring_enter, libc::EPERM);
+        let given_up = |report: &EnvReport| report.counter("ring_retired") > 0;
+        until(&env, given_up, || {
+            std::thread::sleep(Duration::from_millis(20));
+            evict(&path);
+            assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+        });
+    });
+}
+
 /// What an environment that is built where something is denied tells, and what it then reports.
 #[cfg(feature = "tracing")]
 fn told_of_building() -> (Vec<String>, EnvReport) {

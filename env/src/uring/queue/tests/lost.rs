@@ -224,6 +224,26 @@ fn where_entering_is_denied_in_mid_run_only_what_was_not_taken_is_read_plainly()
     }
 }
 
+/// URING-24: a poll thread that sleeps takes nothing any more, and who waits learns it soon.
+#[test]
+fn where_a_poll_thread_sleeps_and_entering_is_denied_the_ring_is_given_up_soon() {
+    for (asleep, looks) in [(true, 250..400), (false, 1900..2200)] {
+        let bench = Bench::new();
+        let file = bench.latched("t", 64 * 4096);
+        let shared = bench.shared(1, move |ring| {
+            ring.polled(move |_| asleep)
+                .completing(0)
+                .entering(|n| if n == 0 { Entered::All } else { Entered::Fail(libc::EPERM) })
+        });
+        let ranges = pages(8);
+        assert_right(&read_all(&shared, &file, &ranges), &ranges);
+        assert_eq!((bench.count(Count::RingRetired), bench.count(Count::FallbackPreads)), (1, 8));
+        assert_eq!(owed(&bench).len(), 8, "the thread may wake for another ring");
+        let looked = bench.seen.lock().looks;
+        assert!(looks.contains(&looked), "{looked} looks");
+    }
+}
+
 /// URING-33: in a table of few slots, where the next request is in the place of the old one.
 #[test]
 fn a_completion_that_comes_again_is_not_taken_for_the_request_in_its_place() {
