@@ -22,6 +22,7 @@ const MAY_HOLD_UNSAFE: &[&str] = &[
     "env/src/buffer/guarded.rs",
     "env/src/hint.rs",
     "env/src/os_file/mapped.rs",
+    "env/src/process.rs",
     "env/src/sys/filter.rs",
     "env/src/sys/kernel/linux.rs",
     "env/src/uring/flight.rs",

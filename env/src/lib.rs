@@ -18,6 +18,7 @@ mod os_file;
 mod posix;
 #[cfg(target_os = "linux")]
 mod probe;
+mod process;
 mod queue;
 mod report;
 mod sync;

@@ -2,10 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process;
 
 use super::{DirectAlign, Os};
 use crate::counters::Count;
+use crate::process::Process;
 use crate::sync::{Arc, AtomicBool, Condvar, LOOKS_EVERY, Mutex, MutexGuard, OnceLock, Ordering};
 use crate::sys::{settled, uninterrupted};
 use crate::{Error, ErrorKind, Result};
@@ -81,7 +81,7 @@ fn no_progress(op: &'static str, path: &Path, len: usize) -> Error {
 /// A flush on another thread.
 #[derive(Debug)]
 pub(crate) struct Early {
-    process: u32,
+    process: Process,
     /// Whether it may never end.
     given_up: Arc<AtomicBool>,
 }
@@ -126,7 +126,8 @@ impl Durability {
     pub(crate) fn begin_early(&self, given_up: &Arc<AtomicBool>) -> bool {
         match self.early.try_lock() {
             Some(mut early) if early.is_none() && self.failed.get().is_none() => {
-                *early = Some(Early { process: process::id(), given_up: Arc::clone(given_up) });
+                *early =
+                    Some(Early { process: Process::current(), given_up: Arc::clone(given_up) });
                 true
             }
             _ => false,
@@ -148,7 +149,7 @@ impl Durability {
     fn await_early(&self, path: &Path) -> MutexGuard<'_, Option<Early>> {
         let mut early = self.early.lock();
         while let Some(Early { given_up, .. }) =
-            early.as_ref().filter(|early| early.process == process::id())
+            early.as_ref().filter(|early| early.process.is_current())
         {
             if given_up.load(Ordering::Acquire) {
                 let message = "begun early, and given up by a shutdown that ran out of time";
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn the_early_flush_of_another_process_is_not_waited_for() {
         let durability = Durability::default();
-        let early = Early { process: process::id() + 1, given_up: Arc::default() };
+        let early = Early { process: Process::OTHER, given_up: Arc::default() };
         *durability.early.lock() = Some(early);
         drop(durability.await_early(Path::new("f")));
         assert!(durability.check().is_ok());

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process;
 
 use crate::counters::Count;
 use crate::os_file::Os;
+use crate::process::Process;
 use crate::sys::{OpenMode, uninterrupted};
 use crate::{DirEntry, Error, ErrorKind, FileLock, Metadata, Outcome, Result};
 
@@ -179,7 +179,7 @@ pub(crate) fn free_space(os: &Os, dir: &Path) -> Result<u64> {
 pub(crate) fn lock(os: &Os, path: &Path) -> Result<FileLock> {
     let file = File::from(os.open_file(path, OpenMode::Lock, "lock")?);
     match uninterrupted(&os.counters, || os.sys.try_lock(&file)) {
-        Ok(()) => Ok(FileLock::new(Held { file, owner: process::id() })),
+        Ok(()) => Ok(FileLock::new(Held { file, owner: Process::current() })),
         Err(libc::EWOULDBLOCK) => Err(Error::new(
             ErrorKind::Locked,
             "lock",
@@ -198,14 +198,14 @@ pub(crate) fn lock(os: &Os, path: &Path) -> Result<FileLock> {
 #[derive(Debug)]
 struct Held {
     file: File,
-    owner: u32,
+    owner: Process,
 }
 
 impl Drop for Held {
     /// Closing alone would leave the lock to a child that was forked a moment ago and has not yet
     /// started its program. A child that drops its copy must not take the lock from its parent.
     fn drop(&mut self) {
-        if process::id() == self.owner {
+        if self.owner.is_current() {
             // If it fails, closing still releases the lock when the last copy is closed.
             let _ = self.file.unlock();
         }

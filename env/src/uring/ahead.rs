@@ -11,12 +11,13 @@
 //! * No file is closed, and no memory freed, under the lock.
 
 use std::collections::BTreeMap;
-use std::{ops, process};
+use std::ops;
 
 use super::op::Op;
 use super::reactor::{Errand, Home, Reactor};
 use crate::counters::Count;
 use crate::os_file::{Announced, Os, OsFile};
+use crate::process::Process;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Condvar, LOOKS_EVERY, Mutex, Ordering, Weak};
 use crate::{Buffer, RandomAccessFile};
 
@@ -38,7 +39,7 @@ pub(crate) struct Ahead {
     /// Weak, since files are also closed on the thread of the reactor, which cannot wait for itself.
     reactor: Weak<Reactor>,
     /// The process that has the reactor; another knows nothing of what is kept, lock included.
-    owner: u32,
+    owner: Process,
     /// Bytes.
     limit: usize,
     files: AtomicU64,
@@ -170,7 +171,7 @@ impl Ahead {
     pub(crate) fn new(os: &Arc<Os>, reactor: &Arc<Reactor>, limit: usize) -> Arc<Self> {
         let (files, state, arrived) = Default::default();
         let reactor = Arc::downgrade(reactor);
-        let (os, owner) = (Arc::clone(os), process::id());
+        let (os, owner) = (Arc::clone(os), Process::current());
         Arc::new(Self { os, reactor, owner, limit, files, state, arrived })
     }
 
@@ -180,7 +181,7 @@ impl Ahead {
     }
 
     fn is_ours(&self) -> bool {
-        process::id() == self.owner
+        self.owner.is_current()
     }
 
     /// Takes the announcements of a direct file from now on.

@@ -12,12 +12,12 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::kernel::{SetupError, with_memory_back_off};
 use super::ring::Ring;
+use crate::process::Process;
 use crate::sync::modelled::{AtomicUsize, Condvar, LooseMutex, fence};
 use crate::sync::{AtomicU64, Ordering};
 use crate::trace;
@@ -55,7 +55,7 @@ pub(crate) struct Pool {
     make: Box<MakeRing>,
     asked: usize,
     shortfall: Option<SetupError>,
-    owner: u32,
+    owner: Process,
     replaced: AtomicU64,
     lost: AtomicU64,
     /// How many threads wait for a ring, and where.
@@ -98,7 +98,7 @@ impl Pool {
             make,
             asked,
             shortfall,
-            owner: process::id(),
+            owner: Process::current(),
             replaced: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
@@ -109,7 +109,7 @@ impl Pool {
 
     /// Whether this process made the rings. False in a forked child, which must not touch them.
     pub(crate) fn is_ours(&self) -> bool {
-        process::id() == self.owner
+        self.owner.is_current()
     }
 
     /// Takes an idle ring for exclusive use; never waits.

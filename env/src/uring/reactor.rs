@@ -28,6 +28,7 @@ use super::kernel::SetupError;
 use super::ring::Ring;
 use crate::counters::Count;
 use crate::os_file::Os;
+use crate::process::Process;
 use crate::sync::{Arc, AtomicBool, Condvar, Mutex, Ordering};
 use crate::trace;
 
@@ -75,7 +76,7 @@ pub(crate) struct Reactor {
     budget: Arc<Budget>,
     life: Arc<Life>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    owner: u32,
+    owner: Process,
     gave_up: Arc<AtomicBool>,
 }
 
@@ -146,14 +147,14 @@ impl Reactor {
             budget: Budget::new(budget),
             life: Arc::default(),
             thread: Mutex::new(None),
-            owner: std::process::id(),
+            owner: Process::current(),
             gave_up: Arc::default(),
         })
     }
 
     /// Whether this process started the thread.
     pub(crate) fn is_ours(&self) -> bool {
-        std::process::id() == self.owner
+        self.owner.is_current()
     }
 
     /// Whether the thread is there and serves.

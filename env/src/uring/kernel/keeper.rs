@@ -2,22 +2,22 @@
 
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
-use std::process;
 
 use io_uring::IoUring;
 
 use super::give_memory_back;
+use crate::process::Process;
 
 /// See the module.
 pub(super) struct Keeper {
     /// There until this is dropped.
     ring: Option<IoUring>,
-    owner: u32,
+    owner: Process,
 }
 
 impl Keeper {
     pub(super) fn new(ring: IoUring) -> Self {
-        Self { ring: Some(ring), owner: process::id() }
+        Self { ring: Some(ring), owner: Process::current() }
     }
 
     pub(super) fn ring(&self) -> &IoUring {
@@ -32,7 +32,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if process::id() == self.owner {
+        if self.owner.is_current() {
             give_memory_back();
         } else {
             // A forked child: what the ring had mapped is not here, and may be something else.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::*;
+use crate::process::Process;
 
 /// Forks; runs `child` in the child, which ends there, and gives its process id to the parent.
 fn fork(child: impl FnOnce()) -> Pid {
@@ -247,6 +248,64 @@ fn a_child_writes_by_plain_calls_and_leaves_the_parents_reactor_alone() {
     environment.take();
     writes::write_table(&env, &dir.path().join("later"), 6);
     assert_eq!(env.report().counter("reactor_alive"), 1);
+}
+
+/// LIFE-01
+#[test]
+fn a_child_and_its_child_are_processes_of_their_own() {
+    let parent = Process::current();
+    let child = fork(|| {
+        let child = Process::current();
+        assert!(!parent.is_current() && child.is_current());
+        assert_ends_well(fork(|| {
+            assert!(!parent.is_current() && !child.is_current());
+        }));
+        assert!(child.is_current());
+    });
+    assert_ends_well(child);
+    assert!(parent.is_current());
+}
+
+/// Children of this thread are in a process namespace of their own from now on, where the first has
+/// the number 1; false if that is not allowed.
+fn number_children_anew() -> bool {
+    // SAFETY: it concerns processes that are yet to be made.
+    unsafe { libc::unshare(libc::CLONE_NEWPID) == 0 }
+}
+
+/// LIFE-01: as where one container starts another.
+#[test]
+fn a_child_with_the_process_id_of_its_parent_leaves_the_parents_ring_alone() {
+    if refused() {
+        return;
+    }
+    let dir = on_disk();
+    let path = cold_file(&dir, "t", 64 * 4 * 4096);
+    let ranges = scattered(64);
+    // A thread that has done this can make no more threads.
+    let done = std::thread::spawn(move || {
+        if !number_children_anew() {
+            let why = "process namespaces are for root";
+            return writeln!(std::io::stderr(), "SKIPPED: {why}").unwrap();
+        }
+        assert_ends_well(fork(|| {
+            assert_eq!(std::process::id(), 1);
+            let env = IoUringEnv::builder().rings(1).write_path(WritePath::Caller).nowait(false);
+            let env = env.build().unwrap();
+            let file = env.open(&path, Access::Random).unwrap();
+            assert!(number_children_anew());
+            let mut environment = Some(env.clone());
+            assert_ends_well(fork(|| {
+                assert_eq!(std::process::id(), 1);
+                assert!(!env.shared.pool.is_ours());
+                assert_right(&read_batch(&env, requests(&file, &ranges)), &ranges);
+                assert_eq!(env.report().counter("ring_enters"), 0);
+                environment.take();
+            }));
+            assert!(env.shared.pool.is_ours());
+        }));
+    });
+    done.join().unwrap();
 }
 
 /// Starts a program, which must find no ring among its descriptors.
