@@ -100,13 +100,9 @@ fn groups() -> Result<Vec<(Work, Vec<Arm>)>> {
         (
             direct,
             vec![
-                ring("ring_entries(256)", &|b| b.direct_reads(true).max_in_flight(128))?,
-                ring("ring_entries(32)", &|b| {
-                    b.direct_reads(true).max_in_flight(128).ring_entries(32)
-                })?,
-                ring("ring_entries(1024)", &|b| {
-                    b.direct_reads(true).max_in_flight(128).ring_entries(1024)
-                })?,
+                ring("ring_entries(256)", &|b| b.direct_reads(true))?,
+                ring("ring_entries(32)", &|b| b.direct_reads(true).ring_entries(32))?,
+                ring("ring_entries(1024)", &|b| b.direct_reads(true).ring_entries(1024))?,
             ],
         ),
         (

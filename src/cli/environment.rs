@@ -70,7 +70,7 @@ impl EnvName {
             }
             Self::IoUring => Arc::new(IoUringEnv::new().map_err(|why| no_io_uring(&why))?),
             Self::IoUringDirect => {
-                let builder = IoUringEnv::builder().direct_reads(true).max_in_flight(128);
+                let builder = IoUringEnv::builder().direct_reads(true);
                 Arc::new(builder.build().map_err(|why| no_io_uring(&why))?)
             }
             Self::Mem => Arc::new(MemEnv::new()),

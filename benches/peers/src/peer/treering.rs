@@ -10,9 +10,6 @@ use super::{Name, Open, Peer, See, SeeEntry, in_batches};
 use crate::data::{Data, Key};
 use crate::failure::Result;
 
-/// Reads in flight past the page cache, as `--env io_uring-direct` of the command line has it.
-const DIRECT_DEPTH: usize = 128;
-
 pub struct Treering {
     db: Db,
     env: Arc<dyn Env>,
@@ -28,7 +25,7 @@ impl Treering {
             Name::IoUring => Arc::new(IoUringEnv::new()?),
             _ => {
                 let builder = IoUringEnv::builder().direct_reads(true);
-                Arc::new(builder.max_in_flight(DIRECT_DEPTH).build()?)
+                Arc::new(builder.build()?)
             }
         };
         let options = Options {
