@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::fmt::{Debug, Write};
 use std::path::Path;
 use std::sync::Once;
+use std::time::{Duration, Instant};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use treering_env::{CrashPolicy, Env, Fault, FaultKind, MemEnv, Op};
-use treering_lsm::Db;
+use treering_lsm::{Db, Options};
 
 use crate::support::{DIR, faulty, is_manifest, open, open_new, put_synced, small, with_suffix};
 
@@ -19,7 +20,7 @@ thread_local! {
 static INSTALLED: Once = Once::new();
 
 /// One for all threads: with one for each, a thread that has none could be the first to reach an
-/// event, which would then be off for all. Databases of these tests have no threads.
+/// event, which would then be off for all.
 struct Collector;
 
 struct Line(String);
@@ -149,4 +150,45 @@ fn a_write_that_is_held_back_is_told() {
     });
     let held = "WARN message=a write was held back waited_ms=0 refused=true";
     assert!(told.iter().any(|line| line == held), "{told:?}");
+}
+
+/// On the thread of the writer, which waits for others: for a flush, and for a compaction.
+#[test]
+fn a_write_that_waited_for_a_thread_is_told_and_so_is_one_refused_for_its_failure() {
+    let held = |what: Fault, blocks: bool| {
+        let mut options = Options { background_threads: 3, ..small() };
+        options.cf.level0_slowdown_trigger = 3;
+        options.cf.level0_stop_trigger = 4;
+        let (_env, faults, db) = faulty(options);
+        let fault = faults.add(what);
+        let patience = Instant::now() + Duration::from_mins(1);
+        let told = told_by(|| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while blocks && db.stats().stopped_writes == 0 && Instant::now() < patience {
+                        std::thread::yield_now();
+                    }
+                    if blocks {
+                        fault.remove();
+                    }
+                });
+                let key = |i: usize| format!("key{i:05}");
+                let refused = (0..3000).any(|i| db.put(key(i), "v".repeat(40)).is_err());
+                assert_eq!(refused, !blocks);
+            });
+        });
+        assert!(fault.fired() > 0);
+        let stopped = db.stats().stopped_writes;
+        assert!((1..=stopped).contains(&(told.len() as u64)), "{stopped}: {told:?}");
+        let message = "WARN message=a write was held back waited_ms=";
+        assert!(told.iter().all(|line| line.starts_with(message)), "{told:?}");
+        told
+    };
+    let waits = |line: &String| line.ends_with(" refused=false");
+    let flush = held(Fault::new(FaultKind::Block).on(Op::Sync).matching(is_manifest), true);
+    assert!(flush.iter().all(waits), "{flush:?}");
+    let compaction = held(Fault::new(FaultKind::Block).on(Op::Read).path(".sst"), true);
+    assert!(compaction.iter().all(waits), "{compaction:?}");
+    let refused = held(Fault::new(FaultKind::Error(5)).on(Op::Read).path(".sst"), false);
+    assert!(refused.last().is_some_and(|line| line.ends_with(" refused=true")), "{refused:?}");
 }
