@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::outlet::{CallerOutlet, Outlet, Stopped};
 use super::paths::path_error;
-use super::writable::{Shared, TABLE_BUFFER};
+use super::writable::Shared;
 use crate::os_file::{DirectAlign, Os};
 use crate::sync::Arc;
 use crate::sys::{OpenMode, uninterrupted};
@@ -28,7 +28,7 @@ pub(crate) struct DirectTable {
     buffered: usize,
     /// The first so many of them are in the file already, padded.
     flushed: usize,
-    /// Where the buffer goes: a multiple of its size.
+    /// Where the buffer goes: a multiple of the block.
     base: u64,
     allocated: u64,
 }
@@ -59,11 +59,12 @@ impl DirectTable {
         })?;
         let shared = Shared::new(os, path, fd, Some(align));
         let outlet = outlet(&shared).unwrap_or_else(|| Box::new(CallerOutlet::new(&shared, false)));
+        let buffer = os.take_direct(outlet.buffer_len());
         Ok(Self {
             shared,
             outlet,
             block: usize::try_from(align.offset).expect("at most 64 KiB"),
-            buffer: os.take_direct(TABLE_BUFFER),
+            buffer,
             buffered: 0,
             flushed: 0,
             base: 0,

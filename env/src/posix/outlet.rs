@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::os::fd::AsFd;
 
-use super::writable::Shared;
+use super::writable::{Shared, TABLE_BUFFER};
 use crate::counters::Count;
 use crate::sync::Arc;
 use crate::{Buffer, Error, Result};
@@ -33,11 +33,14 @@ pub(crate) trait Outlet: Send + Debug {
     /// The first error of the file.
     fn check(&mut self) -> Result<(), Stopped>;
 
+    /// How long a buffer it wants next for what is appended in small pieces.
+    fn buffer_len(&self) -> usize;
+
     /// Whether whole buffers are worth more to it than what copying into them costs.
     fn gathers(&self) -> bool;
 
     /// Writes the first `len` bytes of `buffer` at `at`, perhaps later. May keep the buffer and
-    /// leave another of the same length, whose content is unspecified.
+    /// leave another of [`buffer_len`](Self::buffer_len), whose content is unspecified.
     fn put_buffer(&mut self, buffer: &mut Buffer, len: usize, at: u64) -> Result<(), Stopped>;
 
     /// Writes bytes at `at`, perhaps later.
@@ -67,6 +70,10 @@ impl CallerOutlet {
 impl Outlet for CallerOutlet {
     fn check(&mut self) -> Result<(), Stopped> {
         Ok(self.shared.check()?)
+    }
+
+    fn buffer_len(&self) -> usize {
+        TABLE_BUFFER
     }
 
     fn gathers(&self) -> bool {

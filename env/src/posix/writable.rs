@@ -17,7 +17,8 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::sys::{OpenMode, SysResult, uninterrupted};
 use crate::{Buffer, Error, ErrorKind, FileKind, LogHandle, Outcome, Result, WritableFile};
 
-/// What a table collects before it writes.
+/// What a table collects before it is written by the thread that appends: the bytes are still in the
+/// processor's cache then.
 pub(crate) const TABLE_BUFFER: usize = 256 << 10;
 /// Zeros written at a time: an append that needs the lock waits for no more.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -323,13 +324,8 @@ impl PosixFile {
         let table = kind == FileKind::Table;
         let shared = Shared::create(os, path)?;
         let outlet = outlet(&shared).unwrap_or_else(|| Box::new(CallerOutlet::new(&shared, table)));
-        Ok(Self {
-            shared,
-            outlet,
-            buffer: if table { os.pool.take(TABLE_BUFFER) } else { Buffer::zeroed(0) },
-            buffered: 0,
-            written: 0,
-        })
+        let buffer = if table { os.pool.take(outlet.buffer_len()) } else { Buffer::zeroed(0) };
+        Ok(Self { shared, outlet, buffer, buffered: 0, written: 0 })
     }
 
     fn check(&mut self) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::sys::short::ShortSys;
 const RING_ENTRIES: RangeInclusive<u32> = 8..=4096;
 const RINGS: RangeInclusive<usize> = 1..=256;
 const MAX_IN_FLIGHT: RangeInclusive<usize> = 1..=4096;
-const WRITE_BUDGET: RangeInclusive<usize> = 256 << 10..=64 << 30;
+const WRITE_BUDGET: RangeInclusive<usize> = 1 << 20..=64 << 30;
 /// A kernel registers at most 1 GiB at once.
 const FIXED_BUFFERS: RangeInclusive<usize> = Arena::UNIT..=1 << 30;
 const BUFFER_POOL: RangeInclusive<usize> = 0..=64 << 30;
@@ -163,8 +163,8 @@ impl IoUringEnvBuilder {
         self
     }
 
-    /// Bytes of buffers that writers may have with the reactor, 256 KiB to 64 GiB. Default: 32 MiB,
-    /// enough for 32 tables being written at once. A writer that finds it used waits for one of its
+    /// Bytes of buffers that writers may have with the reactor, 1 MiB to 64 GiB. Default: 32 MiB,
+    /// enough for 8 tables being written at once. A writer that finds it used waits for one of its
     /// own writes, or, if none is out, writes on its own thread; `reactor_budget_full` counts that.
     pub fn write_budget(mut self, bytes: usize) -> Self {
         self.write_budget = bytes;
@@ -361,7 +361,7 @@ mod tests {
                 "0",
                 "1048576 to 1099511627776",
             ),
-            (IoUringEnv::builder().write_budget(1), "write_budget", "1", "262144 to 68719476736"),
+            (IoUringEnv::builder().write_budget(1), "write_budget", "1", "1048576 to 68719476736"),
             (
                 IoUringEnv::builder().buffer_pool(65 << 30),
                 "buffer_pool",

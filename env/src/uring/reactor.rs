@@ -33,12 +33,15 @@ use crate::sync::{Arc, AtomicBool, Condvar, Mutex, Ordering};
 use crate::trace;
 
 use errand::Task;
+use handover::Rests;
 use inbox::{Bell, Inbox, Next};
 use machine::Machine;
 use stream::{Block, Budget, Stream};
 
 pub(crate) use bell::EventBell;
 pub(crate) use errand::{Errand, Home, Mailbox};
+#[cfg(test)]
+pub(crate) use handover::HANDED;
 pub(crate) use handover::{Handover, Manner, PER_TABLE, SHORTEST};
 
 mod bell;
@@ -78,6 +81,7 @@ pub(crate) struct Reactor {
     thread: Mutex<Option<JoinHandle<()>>>,
     owner: Process,
     gave_up: Arc<AtomicBool>,
+    rests: Rests,
 }
 
 /// Why there is no reactor.
@@ -149,6 +153,7 @@ impl Reactor {
             thread: Mutex::new(None),
             owner: Process::current(),
             gave_up: Arc::default(),
+            rests: Rests::default(),
         })
     }
 

@@ -32,8 +32,9 @@ const WORKERS: usize = 4;
 /// Syncs are made on the calling thread in every case, when all writes before them have completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WritePath {
-    /// Blocks of tables from 64 KiB on go through the reactor, up to 4 of a file at once; all other
-    /// writes are made on the calling thread. Where the reactor cannot work, or there is one
+    /// Tables go through the reactor in blocks of 1 MiB, up to 4 of a file at once, and what is
+    /// flushed before a block is full if it has 64 KiB; all other writes are made on the calling
+    /// thread, and so are for a while the blocks of a table whose writer was faster than the reactor. Where the reactor cannot work, or there is one
     /// processor only, all appends are, and the report says why. Writes in place past the page
     /// cache that are pushed to a queue go to a ring of the queue's own in one submission.
     #[default]
@@ -121,11 +122,13 @@ impl Writes {
                 depth: PER_TABLE,
                 shortest: if self.path == WritePath::Auto { SHORTEST } else { 0 },
                 waits: false,
+                // Direct writes are the faster the more of them are out.
+                rests: self.path == WritePath::Auto && file.direct().is_none(),
                 early_sync: self.early_sync.filter(|_| file.direct().is_none()),
             },
             // A younger record must not be there without an older one.
             (WritePath::Reactor, _) => {
-                Manner { depth: 1, shortest: 0, waits: true, early_sync: None }
+                Manner { depth: 1, shortest: 0, waits: true, rests: false, early_sync: None }
             }
             (WritePath::Auto | WritePath::Caller, _) => return None,
         };

@@ -12,13 +12,19 @@ use crate::counters::Count;
 use crate::os_file::Os;
 use crate::posix::outlet::{Outlet, Stopped, start_write_back};
 use crate::posix::writable::{Shared, TABLE_BUFFER};
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering};
 use crate::{Buffer, Error, ErrorKind, Result};
 
 /// Shorter blocks are written by their owner: handing one over costs more than writing it.
 pub(crate) const SHORTEST: usize = 64 << 10;
 /// Blocks of one table that are out at once.
 pub(crate) const PER_TABLE: usize = 4;
+/// What a table collects before it is handed over. Each handing over wakes two threads, so it is as
+/// much as the longest buffers that the pool keeps.
+pub(crate) const HANDED: usize = 1 << 20;
+/// Bytes that an owner writes itself after it was found to be faster than the reactor: at first, and
+/// if that happens again and again.
+const RESTS: (usize, usize) = (4 << 20, 16 << 20);
 
 /// How one file uses the reactor.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +35,9 @@ pub(crate) struct Manner {
     pub(crate) shortest: usize,
     /// Whether each call waits until what it put is in the file.
     pub(crate) waits: bool,
+    /// An owner that does nothing between its blocks writes them itself: the reactor, which writes no
+    /// faster, would only be in its way.
+    pub(crate) rests: bool,
     /// A flush to the medium is begun for each so many bytes.
     pub(crate) early_sync: Option<u64>,
 }
@@ -39,6 +48,10 @@ pub(crate) struct Handover {
     reactor: Arc<Reactor>,
     stream: Arc<Stream>,
     manner: Manner,
+    /// Bytes that the owner writes itself before it hands a block over again.
+    rest: usize,
+    /// Blocks that were handed over since it last began to.
+    handed: usize,
     /// Blocks were handed over since everything was last known to be in.
     unsettled: bool,
     /// The file may have grown since the last time it was told so.
@@ -47,6 +60,34 @@ pub(crate) struct Handover {
     kept: u64,
     /// The end was told to the caller with the first failure.
     stopped: bool,
+}
+
+/// How long the owners of tables rest, which they learn from each other: those of one environment
+/// do much the same.
+#[derive(Debug, Default)]
+pub(super) struct Rests(AtomicUsize);
+
+// Relaxed throughout: it is a guess that guards no other memory.
+impl Rests {
+    /// The bytes that the owner of a new file writes itself: fewer with each file, so that a rest
+    /// that is longer than files are ends.
+    fn of_a_new_file(&self) -> usize {
+        let bytes = self.0.load(Ordering::Relaxed);
+        self.0.store(bytes - bytes / 4, Ordering::Relaxed);
+        bytes
+    }
+
+    /// An owner was faster than the reactor.
+    fn longer(&self) -> usize {
+        let bytes = (self.0.load(Ordering::Relaxed) * 2).clamp(RESTS.0, RESTS.1);
+        self.0.store(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    /// The reactor kept up.
+    fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
 }
 
 /// How a block goes into the file.
@@ -63,6 +104,8 @@ impl Handover {
             reactor: Arc::clone(reactor),
             stream: Stream::new(file, hints, &reactor.gave_up),
             manner,
+            rest: if manner.rests { reactor.rests.of_a_new_file() } else { 0 },
+            handed: 0,
             unsettled: false,
             grown: false,
             kept: 0,
@@ -104,6 +147,10 @@ impl Handover {
         if len < self.manner.shortest || !self.reactor.takes() || self.stream.is_refused() {
             return Ok(Way::Caller);
         }
+        if self.rest > 0 {
+            self.rest = self.rest.saturating_sub(len);
+            return Ok(Way::Caller);
+        }
         let mut stalled = false;
         loop {
             self.write_returned()?;
@@ -123,6 +170,30 @@ impl Handover {
             if !stalled {
                 self.os().counters.bump(Count::ReactorStalls);
                 stalled = true;
+            }
+            if self.manner.rests && out >= self.manner.depth {
+                self.await_all()?;
+                self.begin_rest(len);
+                return Ok(Way::Caller);
+            }
+            self.await_fewer_than(out)?;
+        }
+    }
+
+    /// The owner writes the next bytes itself, of which so many are there.
+    fn begin_rest(&mut self, len: usize) {
+        self.os().counters.bump(Count::ReactorRests);
+        self.rest = self.reactor.rests.longer().saturating_sub(len);
+        self.handed = 0;
+    }
+
+    /// Brings all blocks that are out into the file.
+    fn await_all(&mut self) -> Result<(), Stopped> {
+        loop {
+            self.write_returned()?;
+            let out = self.stream.out();
+            if out == 0 {
+                return self.write_returned();
             }
             self.await_fewer_than(out)?;
         }
@@ -198,6 +269,10 @@ impl Handover {
     fn hand_over(&mut self, data: Buffer, at: u64, share: Share) {
         self.grown |= self.file().reserve(at + data.len() as u64);
         self.unsettled = true;
+        self.handed += 1;
+        if self.manner.rests && self.handed == 4 * self.manner.depth {
+            self.reactor.rests.forget();
+        }
         let ticket = self.stream.hand_over(at, data.len());
         if let Err(block) = self.reactor.push(Block::new(ticket, data, share)) {
             block.give_back(0, false);
@@ -259,16 +334,26 @@ impl Outlet for Handover {
         self.check_file()
     }
 
+    fn buffer_len(&self) -> usize {
+        if self.rest > 0 { TABLE_BUFFER } else { HANDED }
+    }
+
     fn gathers(&self) -> bool {
-        true
+        self.rest == 0
     }
 
     fn put_buffer(&mut self, buffer: &mut Buffer, len: usize, at: u64) -> Result<(), Stopped> {
         self.check_process()?;
         match self.way(len, buffer.capacity())? {
-            Way::Caller => self.put_here(&buffer[..len], at)?,
+            Way::Caller => {
+                self.put_here(&buffer[..len], at)?;
+                let next = self.buffer_len();
+                if buffer.len() != next {
+                    *buffer = self.memory(next);
+                }
+            }
             Way::Reactor(share) => {
-                let next = self.memory(buffer.len());
+                let next = self.memory(self.buffer_len());
                 let full = std::mem::replace(buffer, next);
                 self.hand_over(full.narrowed(0, len), at, share);
             }
@@ -279,7 +364,7 @@ impl Outlet for Handover {
     fn put(&mut self, data: &[u8], at: u64) -> Result<(), Stopped> {
         self.check_process()?;
         let mut at = at;
-        for part in data.chunks(TABLE_BUFFER) {
+        for part in data.chunks(HANDED) {
             match self.way(part.len(), part.len())? {
                 Way::Caller => self.put_here(part, at)?,
                 Way::Reactor(share) => {
@@ -296,15 +381,7 @@ impl Outlet for Handover {
     fn settle(&mut self, end: u64) -> Result<(), Stopped> {
         self.check_process()?;
         if self.unsettled {
-            loop {
-                self.write_returned()?;
-                let out = self.stream.out();
-                if out == 0 {
-                    break;
-                }
-                self.await_fewer_than(out)?;
-            }
-            self.write_returned()?;
+            self.await_all()?;
             self.unsettled = false;
         }
         self.check_file()?;

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
+use super::HANDED as BLOCK;
 use super::machine::Machine;
 use super::*;
 use crate::posix::PosixEnv;
-use crate::posix::writable::TABLE_BUFFER as BLOCK;
 use crate::sys::KernelSys;
 use crate::sys::scripted::{Call, Fault, ScriptedSys, When};
 use crate::uring::scripted::{Answer, Entered, ScriptedRing, Seen, assert_leaked};
@@ -26,9 +26,9 @@ mod threads;
 
 /// How tables are written by default.
 const AUTO: Manner =
-    Manner { depth: PER_TABLE, shortest: SHORTEST, waits: false, early_sync: None };
+    Manner { depth: PER_TABLE, shortest: SHORTEST, waits: false, rests: false, early_sync: None };
 /// How logs are written where everything goes through the reactor.
-const WAITS: Manner = Manner { depth: 1, shortest: 0, waits: true, early_sync: None };
+const WAITS: Manner = Manner { depth: 1, shortest: 0, waits: true, rests: false, early_sync: None };
 
 /// A directory and scripted system calls.
 struct Stage {
@@ -146,7 +146,11 @@ impl Bench {
 
     /// Writes a table of these bytes, four blocks to a turn of the machine, and looks at it.
     fn write_in_turns(&mut self, name: &str, bytes: &[u8]) {
-        let mut file = self.table(name);
+        self.write_in_turns_as(name, bytes, AUTO);
+    }
+
+    fn write_in_turns_as(&mut self, name: &str, bytes: &[u8], manner: Manner) {
+        let mut file = self.create(name, FileKind::Table, manner);
         for part in bytes.chunks(4 * BLOCK) {
             file.append(part).unwrap();
             self.turn();

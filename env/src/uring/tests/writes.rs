@@ -1,7 +1,7 @@
 //! Appended files on the real kernel, by every way of writing.
 
 use super::*;
-use crate::posix::writable::TABLE_BUFFER as BLOCK;
+use crate::uring::reactor::HANDED as BLOCK;
 
 const PATHS: [WritePath; 3] = [WritePath::Auto, WritePath::Reactor, WritePath::Caller];
 const KINDS: [FileKind; 4] = [FileKind::Log, FileKind::Manifest, FileKind::Table, FileKind::Other];
@@ -210,7 +210,8 @@ fn a_full_device_leaves_a_prefix_by_every_way_of_writing() {
             file.try_clone().unwrap().into(),
             None,
         );
-        let manner = reactor::Manner { depth: 4, shortest: 0, waits: false, early_sync: None };
+        let manner =
+            reactor::Manner { depth: 4, shortest: 0, waits: false, rests: false, early_sync: None };
         let mut outlet = reactor::Handover::new(&reactor, &shared, manner);
         let mut buffer = env.posix.os().pool.take(BLOCK);
         let put = crate::posix::outlet::Outlet::put_buffer(&mut outlet, &mut buffer, BLOCK, 0);

@@ -156,9 +156,9 @@ fn idle_machine(stage: &Stage) -> Machine {
 
 #[test]
 fn an_early_flush_that_the_kernel_did_not_take_fails_no_file() {
-    // The first turns give the blocks to the kernel; then it takes nothing more.
+    // The first turns give the blocks to the kernel, and a hint for each; then it takes no more.
     let mut bench = Bench::new(|ring| {
-        ring.entering(|n| if n < 2 { Entered::All } else { Entered::Fail(libc::EAGAIN) })
+        ring.entering(|n| if n < 3 { Entered::All } else { Entered::Fail(libc::EAGAIN) })
     });
     let file = table_of(&mut bench, 2);
     bench.turn();

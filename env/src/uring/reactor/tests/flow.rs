@@ -31,7 +31,7 @@ fn blocks_of_a_table_are_in_the_ring_together_and_may_complete_in_any_order() {
 /// Completions ring once, and are taken out of a ring some at a time: none may be left behind.
 #[test]
 fn one_turn_settles_all_blocks_that_have_completed_however_many() {
-    let mut bench = Bench::with(256, 64 << 20, |ring| ring);
+    let mut bench = Bench::with(256, 128 << 20, |ring| ring);
     let mut tables: Vec<_> = (0..27).map(|n| bench.table(&n.to_string())).collect();
     for table in &mut tables {
         table.append(&blocks(3)).unwrap();
@@ -147,6 +147,56 @@ fn what_the_kernel_did_not_take_is_offered_again() {
     }
 }
 
+/// How tables are written by default, the rests of their owners included.
+const RESTING: Manner = Manner { rests: true, ..AUTO };
+
+#[test]
+fn an_owner_that_is_faster_than_the_reactor_writes_the_next_blocks_itself_in_shorter_pieces() {
+    let mut bench = Bench::new(|ring| ring);
+    let bytes = blocks(12);
+    let mut file = bench.create("t", FileKind::Table, RESTING);
+    // Four are out, nobody works on them, and the fifth is there.
+    bytes[..5 * BLOCK].chunks(1000).for_each(|part| file.append(part).unwrap());
+    let counted = |bench: &Bench| {
+        [Count::ReactorRests, Count::TakenBack, Count::ReactorWrites].map(|c| bench.count(c))
+    };
+    assert_eq!(counted(&bench), [1, 4, 0]);
+    assert_eq!(bench.reactor.budget.used(), 0, "all came back");
+    let before = bench.count(Count::Pwrites);
+    bytes[5 * BLOCK..8 * BLOCK].chunks(1000).for_each(|part| file.append(part).unwrap());
+    assert_eq!(bench.count(Count::Pwrites) - before, 3 * 4, "a quarter of a block each");
+    bytes[8 * BLOCK..].chunks(1000).for_each(|part| file.append(part).unwrap());
+    assert!(bench.reactor.budget.used() > 0, "4 MiB of those, and it hands over again");
+    bench.turn();
+    assert_eq!(file.finish().unwrap(), at(12));
+    assert!(bench.content("t") == bytes);
+    assert_eq!(bench.count(Count::ReactorRests), 1);
+    assert!(bench.count(Count::ReactorWrites) > 0);
+}
+
+#[test]
+fn rests_grow_with_every_fast_table_and_end_when_the_reactor_keeps_up() {
+    let mut bench = Bench::new(|ring| ring);
+    let quick = |bench: &Bench, name: &str| {
+        let mut file = bench.create(name, FileKind::Table, RESTING);
+        blocks(20).chunks(1000).for_each(|part| file.append(part).unwrap());
+        assert_eq!(file.finish().unwrap(), at(20));
+        assert!(bench.content(name) == blocks(20));
+        bench.count(Count::ReactorRests)
+    };
+    let rests: Vec<_> = (0..8).map(|n| quick(&bench, &n.to_string())).collect();
+    assert!(rests[0] >= 1 && rests[7] < 8 * rests[0], "{rests:?}");
+    assert!(rests[7] > rests[3], "they are tried again: {rests:?}");
+    // One that the reactor keeps up with: most of it goes there, and all of the next.
+    for (name, least) in [("a", 1), ("b", 40)] {
+        let before = bench.count(Count::ReactorWrites);
+        bench.write_in_turns_as(name, &blocks(40), RESTING);
+        let handed = bench.count(Count::ReactorWrites) - before;
+        assert!(handed >= least, "{name}: {handed} of 40");
+    }
+    assert_eq!(bench.count(Count::ReactorRests), rests[7]);
+}
+
 #[test]
 fn write_back_of_a_table_is_started_in_the_ring_as_it_grows_and_may_fail() {
     for failing in [false, true] {
@@ -177,8 +227,8 @@ fn every_hint_reaches_the_kernel_in_the_turn_that_it_is_made_in() {
     while bench.machine.in_flight() > 0 || bench.reactor.budget.used() > 0 {
         bench.turn();
     }
-    assert_eq!(bench.count(Count::ReactorRangeFlushes), 4);
-    assert_eq!(bench.count(Count::ReactorCqes), 20);
+    assert_eq!(bench.count(Count::ReactorRangeFlushes), 16);
+    assert_eq!(bench.count(Count::ReactorCqes), 32);
     drop(files);
 }
 
