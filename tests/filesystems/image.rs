@@ -84,6 +84,7 @@ pub(crate) fn unmount_all_under(dir: &Path) {
 /// What lies below a file system, and goes after it.
 enum Below {
     Mounted { _mounted: Box<Mounted> },
+    Loop { _device: LoopDevice, _memory: Box<Mounted> },
     Disk { _disk: Box<Disk> },
 }
 
@@ -106,7 +107,7 @@ impl Drop for Mounted {
 }
 
 /// A command of the system's administrator.
-fn admin(program: &str) -> Command {
+pub(crate) fn admin(program: &str) -> Command {
     let mut command = Command::new(program);
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
@@ -157,6 +158,24 @@ impl Mounted {
         Self::new(site(), &["-o", "loop", "-t", kind, &image.to_string_lossy()], Some(below))
     }
 
+    /// The same on a device whose sectors are of so many bytes, which is the least that it reads
+    /// and writes.
+    pub(crate) fn image_in_sectors_of(sector: u32, kind: &str, size: u64) -> Option<Self> {
+        if !is_offered(kind) {
+            return None;
+        }
+        let memory = Self::memory(2 * size)?;
+        let image = memory.path().join("image");
+        File::create(&image).unwrap().set_len(size << 20).unwrap();
+        let device = LoopDevice::new(&image, &["--sector-size", &sector.to_string()]);
+        let device = device.map_err(|why| skipped(&why)).ok()?;
+        assert_eq!(device.sector(), sector);
+        let path = device.0.clone();
+        format(kind, Path::new(&path))?;
+        let below = Below::Loop { _device: device, _memory: Box::new(memory) };
+        Self::new(site(), &["-t", kind, &path], Some(below))
+    }
+
     /// The same on a disk that fails and stalls on command. The device hands requests on as they
     /// come, without a cache of its own.
     pub(crate) fn on_disk_in_trouble(kind: &str, size: u64) -> Option<(Self, Control)> {
@@ -165,13 +184,8 @@ impl Mounted {
         }
         let (file, disk, control) = Disk::new(Self::memory(2 * size)?, size)?;
         format(kind, &file)?;
-        let device = match LoopDevice::new(&file) {
-            Ok(device) => device,
-            Err(why) => {
-                skipped(&why);
-                return None;
-            }
-        };
+        let device = LoopDevice::new(&file, &["--direct-io=on"]);
+        let device = device.map_err(|why| skipped(&why)).ok()?;
         // What the disk lies below must be gone first, however this ends.
         let below = Below::Disk { _disk: Box::new(disk) };
         let mounted = Self::new(site(), &["-t", kind, &device.0], Some(below))?;
@@ -228,14 +242,20 @@ impl Mounted {
 struct LoopDevice(String);
 
 impl LoopDevice {
-    fn new(image: &Path) -> Result<Self, String> {
+    fn new(image: &Path, options: &[&str]) -> Result<Self, String> {
         let mut command = admin("losetup");
-        command.args(["--find", "--show", "--direct-io=on"]).arg(image);
+        command.args(["--find", "--show"]).args(options).arg(image);
         let output = command.output().map_err(|error| format!("losetup: {error}"))?;
         if !output.status.success() {
             return Err(format!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim()));
         }
         Ok(Self(String::from_utf8(output.stdout).unwrap().trim().to_owned()))
+    }
+
+    fn sector(&self) -> u32 {
+        let name = self.0.strip_prefix("/dev/").unwrap();
+        let told = format!("/sys/block/{name}/queue/logical_block_size");
+        fs::read_to_string(told).unwrap().trim().parse().unwrap()
     }
 }
 

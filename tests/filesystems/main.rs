@@ -17,6 +17,7 @@ mod engine;
 mod failing;
 mod full;
 mod image;
+mod sectors;
 mod suite;
 
 use std::io::Write;
