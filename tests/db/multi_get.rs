@@ -1,14 +1,15 @@
 //! `multi_get`: the same answers as single reads, from fewer and parallel block reads.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
-use treering_env::{Count, CountEnv, Fault, FaultEnv, FaultKind, MemEnv, Op};
-use treering_lsm::{Db, Error, FixedColumn, KeyColumn, Options, ReadOptions, Snapshot};
+use treering_env::{Count, CountEnv, Fault, FaultEnv, FaultKind, MemEnv, Op, PosixEnv};
+use treering_lsm::{Db, Error, FailedKeys, FixedColumn, KeyColumn, Options, ReadOptions, Snapshot};
 
 use crate::columns::blocks_read;
 use crate::support::{faulty, open_new, small, try_open};
@@ -132,12 +133,23 @@ fn an_empty_call_does_no_io_and_others_read_each_block_once_through_the_queue() 
         assert_eq!(db.multi_get_columns(keys).unwrap().0.len(), 30);
         assert_eq!(family.multi_get_columns(keys).unwrap().0.len(), 30);
         assert_eq!(snapshot.multi_get_columns(keys).unwrap().0.len(), 30);
+        assert_eq!(snapshot.multi_get_columns_in(&family, keys).unwrap().0.len(), 30);
+        assert_eq!(snapshot.multi_get_in(some.iter().map(|key| (&family, key))).len(), 30);
+        let options = ReadOptions::default();
+        assert_eq!(snapshot.multi_get_opt(&some, &options).len(), 30);
+        assert_eq!(family.multi_get_opt(&some, &options).len(), 30);
         let (mut values, mut validity) = ([0; 30 * 10], [0; 4]);
-        let out = FixedColumn { values: &mut values, width: 10, validity: &mut validity };
-        assert!(!db.multi_get_fixed(keys, out).unwrap().is_empty());
+        let mut fixed = |call: &dyn Fn(FixedColumn<'_>) -> treering_lsm::Result<FailedKeys>| {
+            let out = FixedColumn { values: &mut values, width: 10, validity: &mut validity };
+            assert!(!call(out).unwrap().is_empty(), "values of other lengths");
+        };
+        fixed(&|out| db.multi_get_fixed(keys, out));
+        fixed(&|out| family.multi_get_fixed(keys, out));
+        fixed(&|out| snapshot.multi_get_fixed(keys, out));
+        fixed(&|out| snapshot.multi_get_fixed_in(&family, keys, out));
     });
     assert_eq!(few.queued, few.calls, "no way to look up many keys is a loop of single reads");
-    assert_eq!(few.calls, 8 * 30, "each of them reads a block for each key");
+    assert_eq!(few.calls, 15 * 30, "each of them reads a block for each key");
 }
 
 /// MGET-08: keys spread over all tables, and keys of one or two blocks.
@@ -336,6 +348,80 @@ fn a_table_that_cannot_be_opened_fails_its_keys_and_no_others() {
         assert!(found(answer).unwrap().starts_with("new "));
     }
     assert!(db.multi_get(&keys).iter().all(|a| found(a).unwrap().starts_with("new ")));
+}
+
+/// How many files of a directory this process has open.
+#[cfg(target_os = "linux")]
+fn open_files_in(dir: &Path) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    // One that was closed meanwhile leads nowhere.
+    let target =
+        |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
+    links.filter_map(target).filter(|path| path.starts_with(dir)).count()
+}
+
+/// MGET-03: whatever of a table fails while it is opened (footer, index, filter or the file
+/// itself), no descriptor is kept for it, and the next call opens it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_table_whose_opening_fails_anywhere_leaves_no_descriptor_behind() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = std::fs::canonicalize(scratch.path()).unwrap().join("db");
+    let faults = FaultEnv::new(Arc::new(PosixEnv::new()));
+    let options = Options { max_open_tables: 16, ..uncached() };
+    let open = || Db::open(Arc::new(faults.clone()), &dir, options.clone()).unwrap();
+    let keys: Vec<String> = (0..400).map(|i| format!("key{i:04}")).collect();
+    let db = open();
+    for round in ["old", "new"] {
+        for key in &keys {
+            db.put(key, round.repeat(30)).unwrap();
+        }
+        db.compact_range::<&str>(..).unwrap();
+    }
+    drop(db);
+    assert_eq!(open_files_in(&dir), 0);
+    let tables = std::fs::read_dir(&dir).unwrap().filter(|entry| {
+        entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "sst")
+    });
+    let tables = tables.count();
+    assert!((2..16).contains(&tables), "{tables} tables, all of which may be open");
+    let mut failed = [0; 3];
+    let kinds = [
+        (Op::Open, FaultKind::Error(24)),
+        (Op::Read, FaultKind::Error(5)),
+        (Op::Read, FaultKind::FlipBit(9)),
+    ];
+    for (at, (op, kind)) in kinds.into_iter().enumerate() {
+        for nth in 1.. {
+            let db = open();
+            let before = open_files_in(&dir);
+            let fault = faults.add(Fault::new(kind).on(op).path(".sst").nth(nth));
+            let answers = db.multi_get(&keys);
+            let fired = fault.fired();
+            fault.remove();
+            let broken = answers.iter().filter(|answer| answer.is_err()).count();
+            let more = open_files_in(&dir) - before;
+            // Later keys of the call may have opened the table that failed.
+            assert!(more <= tables, "{op:?} {nth}: {more} for {tables} tables");
+            for answer in answers.iter().filter(|answer| answer.is_ok()) {
+                assert_eq!(found(answer), Some("new".repeat(30)), "{op:?} {nth}");
+            }
+            failed[at] += usize::from(broken > 0);
+            let again = db.multi_get(&keys);
+            assert!(again.iter().all(|answer| found(answer) == Some("new".repeat(30))));
+            assert_eq!(open_files_in(&dir) - before, tables, "{op:?} {nth}: each is open once");
+            drop(db);
+            assert_eq!(open_files_in(&dir), 0, "{op:?} {nth}");
+            if fired == 0 {
+                break;
+            }
+        }
+    }
+    // The file, and of what is read of it at least its footer, index and filter.
+    assert!(
+        failed[0] >= tables && failed[1..].iter().all(|count| *count >= 3 * tables),
+        "{failed:?}"
+    );
 }
 
 /// MGET-05

@@ -148,3 +148,41 @@ fn keys_far_apart_cost_a_block_each_and_keys_of_one_block_one_read() {
     assert!(calls <= 2 && bytes <= calls * 4096, "{calls} reads of {bytes} bytes");
     assert_eq!((merged, wasted), (calls - 1, 0));
 }
+
+/// MGET-08: calls of every size through rings of few and of many entries, each of which is full.
+#[test]
+fn calls_of_every_size_fill_rings_of_every_depth_and_are_answered_in_full() {
+    const KEYS: u64 = 3000;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("db");
+    let Some(env) = direct(dir.path(), 0) else { return };
+    let db = open(&env, &path);
+    (0..KEYS).for_each(|n| db.put(key(n), value(n)).unwrap());
+    db.flush().unwrap();
+    drop(db);
+    for depth in [8, 128] {
+        let builder = IoUringEnv::builder().direct_reads(true).merge_limit(0).rings(1);
+        let env = builder.ring_entries(depth).max_in_flight(depth as usize).build().unwrap();
+        let env = Arc::new(env);
+        let db = open(&env, &path);
+        for size in [0, 1, 2, 31, 32, 33, 64, 257, 1000, 100_000] {
+            // All over the table, and within a block or two.
+            for (step, within) in [(1117, KEYS + 9), (1, 9)] {
+                let numbers: Vec<u64> = (0..size).map(|n| n * step % within).collect();
+                let keys: Vec<String> = numbers.iter().map(|n| key(*n)).collect();
+                let answers = db.multi_get(&keys);
+                assert_eq!(answers.len(), keys.len());
+                for (n, answer) in numbers.iter().zip(answers) {
+                    let expected = (*n < KEYS).then(|| value(*n));
+                    let found = answer.unwrap();
+                    assert_eq!(found.as_deref(), expected.as_deref().map(str::as_bytes), "{n}");
+                }
+            }
+        }
+        let report = env.report();
+        assert_eq!(report.counter("in_flight_peak"), u64::from(depth), "{report}");
+        assert_eq!(report.counter("ring_reads"), report.counter("ring_cqes"), "{report}");
+        assert_eq!(report.counter("fallback_preads"), 0, "{report}");
+        assert!(report.counter("ring_reads") > 600, "{report}");
+    }
+}
