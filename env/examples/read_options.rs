@@ -75,6 +75,7 @@ fn groups() -> Result<Vec<(Work, Vec<Arm>)>> {
         within: 32 << 20,
     };
     let mapped = PosixEnv::builder().mmap_reads(true).build()?;
+    let unringed = PosixEnv::builder().direct_reads(true).build()?;
     let direct = Work {
         title: "128 direct reads of 4 KiB",
         len: 4096,
@@ -103,6 +104,7 @@ fn groups() -> Result<Vec<(Work, Vec<Arm>)>> {
                 ring("ring_entries(256)", &|b| b.direct_reads(true))?,
                 ring("ring_entries(32)", &|b| b.direct_reads(true).ring_entries(32))?,
                 ring("ring_entries(1024)", &|b| b.direct_reads(true).ring_entries(1024))?,
+                arm("PosixEnv direct_reads", Arc::new(unringed)),
             ],
         ),
         (

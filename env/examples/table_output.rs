@@ -107,13 +107,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let block: Vec<u8> = (0..BLOCK).map(|i| u8::try_from(i % 251).unwrap_or(0)).collect();
 
     let ring = || IoUringEnv::builder().rings(1);
-    let arms: [(&str, Arc<dyn Env>); 7] = [
+    let arms: [(&str, Arc<dyn Env>); 8] = [
         ("posix", Arc::new(PosixEnv::new())),
         ("posix direct", Arc::new(PosixEnv::builder().direct_writes(true).build()?)),
         ("io_uring, Caller", Arc::new(ring().write_path(WritePath::Caller).build()?)),
         ("io_uring, no early", Arc::new(ring().early_sync(None).build()?)),
         ("io_uring, Auto", Arc::new(ring().build()?)),
         ("io_uring, Reactor", Arc::new(ring().write_path(WritePath::Reactor).build()?)),
+        ("io_uring, 1 MiB", Arc::new(ring().write_budget(1 << 20).build()?)),
         ("io_uring, direct", Arc::new(ring().direct_writes(true).build()?)),
     ];
     let path = Path::new(&dir).join("table_output.tmp");
