@@ -15,6 +15,7 @@ mod layout;
 mod lines;
 mod new_file;
 mod output;
+mod overlay;
 mod size;
 mod transfer;
 mod upkeep;
@@ -28,6 +29,7 @@ use self::failure::{Failure, Result};
 
 /// Runs the command that the process's arguments ask for.
 pub fn main() -> ExitCode {
+    interrupt::survive_file_size_limit();
     let cli = Cli::parse();
     let ended = run(&cli.command);
     interrupt::settle();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::args::{Delete, Get, Keys, MultiGet, Put, Scan};
 use super::encoding::Encoding;
-use super::environment::{Absent, open};
+use super::environment::{Purpose, open};
 use super::failure::{Exit, Failure, Result};
 use super::lines::{Line, Lines};
 use super::output::{Output, note};
@@ -29,7 +29,7 @@ pub(crate) fn put(args: &Put) -> Result {
     };
     let mut batch = WriteBatch::new();
     batch.put(key, value);
-    let db = open(&args.entry.store, Absent::Create)?;
+    let db = open(&args.entry.store, Purpose::Create)?;
     db.write_opt(batch, &WriteOptions { durability: Some(args.lasting.durability.into()) })?;
     db.close()?;
     Ok(Exit::Done)
@@ -39,7 +39,7 @@ pub(crate) fn put(args: &Put) -> Result {
 pub(crate) fn get(args: &Get) -> Result {
     let encoding = args.entry.bytes.encoding();
     let key = argument("key", &args.entry.key, encoding)?;
-    let db = open(&args.entry.store, Absent::Refuse)?;
+    let db = open(&args.entry.store, Purpose::Read)?;
     let value = db.get(&key)?;
     let mut out = Output::new();
     if args.output.json {
@@ -67,7 +67,7 @@ pub(crate) fn delete(args: &Delete) -> Result {
     check_key(&key).map_err(Failure::Failed)?;
     let mut batch = WriteBatch::new();
     batch.delete(key);
-    let db = open(&args.entry.store, Absent::Refuse)?;
+    let db = open(&args.entry.store, Purpose::Change)?;
     db.write_opt(batch, &WriteOptions { durability: Some(args.lasting.durability.into()) })?;
     db.close()?;
     Ok(Exit::Done)
@@ -77,7 +77,7 @@ pub(crate) fn delete(args: &Delete) -> Result {
 pub(crate) fn scan(args: &Scan) -> Result {
     let encoding = args.bytes.encoding();
     let span = Span::new(&args.keys, encoding)?;
-    let db = open(&args.store, Absent::Refuse)?;
+    let db = open(&args.store, Purpose::Read)?;
     let mut entries = span.entries(&db);
     let mut out = Output::new();
     let mut line = Vec::new();
@@ -111,12 +111,12 @@ pub(crate) fn scan(args: &Scan) -> Result {
 /// Looks many keys up and prints them in the order given.
 pub(crate) fn multi_get(args: &MultiGet) -> Result {
     let encoding = args.bytes.encoding();
-    let db = open(&args.store, Absent::Refuse)?;
+    let db = open(&args.store, Purpose::Read)?;
     let mut lookup = Lookup::new(&db, args, encoding);
     let batch = args.batch as usize;
     let mut keys: Vec<Vec<u8>> = Vec::with_capacity(batch.min(1 << 16));
     if let Some(file) = &args.keys_file {
-        let mut lines = Lines::open(file)?;
+        let mut lines = Lines::open("--keys-file", file)?;
         while let Some(line) = lines.next_line()? {
             let key = match line {
                 Line::Bytes(line) => encoding.decode(line),
@@ -336,7 +336,7 @@ pub(crate) fn check_value(value: &[u8]) -> std::result::Result<(), String> {
 
 /// The content of a file, or of standard input for `-`, if it can be a value.
 fn whole_file(path: &Path) -> Result<Vec<u8>> {
-    let fail = |error| Failure::file("read", path, &error);
+    let fail = |error| Failure::input("--value-file", path, &error);
     let too_long = || {
         let name = path.display();
         Failure::failed(format!(

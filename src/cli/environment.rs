@@ -4,15 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::args::Store;
 use super::failure::{Failure, Result};
 use super::output::note;
+use super::overlay::OverlayEnv;
 use crate::env::auto::Choice;
-use crate::env::{BatchReads, EnvReport, Unavailable};
-use crate::{Db, Env, IoUringEnv, MemEnv, Options, PosixEnv};
+use crate::env::{BatchReads, EnvReport, ErrorKind, Unavailable};
+use crate::{Db, Env, Error, IoUringEnv, MemEnv, Options, PosixEnv};
 
 /// The environments the command line knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -86,24 +88,36 @@ fn no_io_uring(why: &Unavailable) -> Failure {
     ))
 }
 
-/// Whether a command may create the database it is given.
+/// What a command does with the database it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Absent {
+pub(crate) enum Purpose {
     /// An absent or empty directory becomes a database.
     Create,
-    /// An absent database is an error.
-    Refuse,
+    /// It changes one that is there.
+    Change,
+    /// It reads one that is there, also where that cannot be written.
+    Read,
 }
 
 /// Opens the database that a command was given.
-pub(crate) fn open(store: &Store, absent: Absent) -> Result<Db> {
-    let env = store.on.env()?;
-    let create_if_missing = absent == Absent::Create || env == EnvName::Mem;
-    if absent == Absent::Create && env != EnvName::Mem {
+pub(crate) fn open(store: &Store, purpose: Purpose) -> Result<Db> {
+    Ok(open_and_say(store, purpose)?.0)
+}
+
+/// The same; with `--env auto` also tells what was chosen and why.
+pub(crate) fn open_and_say(store: &Store, purpose: Purpose) -> Result<(Db, Option<Choice>)> {
+    let name = store.on.env()?;
+    let create_if_missing = purpose == Purpose::Create || name == EnvName::Mem;
+    if purpose == Purpose::Create && name != EnvName::Mem {
         refuse_foreign(&store.database)?;
     }
+    let (env, choice) = name.make_and_say()?;
     let options = Options { create_if_missing, ..Options::default() };
-    open_with(env.make()?, &store.database, options)
+    let db = match purpose {
+        Purpose::Read => open_to_read(env, &store.database, &options)?,
+        Purpose::Create | Purpose::Change => open_with(env, &store.database, options)?,
+    };
+    Ok((db, choice))
 }
 
 /// The engine creates a database beside files it does not know. A person who names a directory of
@@ -137,7 +151,34 @@ fn may_be_there(name: &str) -> bool {
 
 /// Opens a database with `options`.
 pub(crate) fn open_with(env: Arc<dyn Env>, path: &Path, options: Options) -> Result<Db> {
-    let db = Db::open(env, path, options)?;
+    Ok(tell(Db::open(env, path, options)?))
+}
+
+/// Opens a database for reading. Where it cannot be written, what an open makes stays in memory.
+fn open_to_read(env: Arc<dyn Env>, path: &Path, options: &Options) -> Result<Db> {
+    let error = match Db::open(Arc::clone(&env), path, options.clone()) {
+        Err(error) if cannot_be_written(&error) => error,
+        opened => return Ok(tell(opened?)),
+    };
+    let db = Db::open(Arc::new(OverlayEnv::new(env, path)), path, OverlayEnv::options(options))?;
+    note(format_args!("note: {} cannot be written ({error}); it is read as it is", path.display()));
+    Ok(tell(db))
+}
+
+/// Whether an open may have failed only because it has to write.
+fn cannot_be_written(error: &Error) -> bool {
+    match error {
+        Error::NoSpace(_) => true,
+        Error::Io(cause) => {
+            let too_large = Errno::FBIG.raw_os_error();
+            cause.kind() == ErrorKind::Denied || cause.errno() == Some(too_large)
+        }
+        _ => false,
+    }
+}
+
+/// Tells what an open has cut off.
+fn tell(db: Db) -> Db {
     for cut in &db.recovery_report().cuts {
         note(format_args!(
             "warning: {}: {} bytes from offset {} were left out for good: {}",
@@ -147,7 +188,7 @@ pub(crate) fn open_with(env: Arc<dyn Env>, path: &Path, options: Options) -> Res
             cut.reason
         ));
     }
-    Ok(db)
+    db
 }
 
 /// A report as JSON: `{"env", "facts": [{"name", "value", "why"}], "counters": {..}}`.
@@ -160,4 +201,39 @@ pub(crate) fn report_json(report: &EnvReport) -> Value {
     let counters: Map<String, Value> =
         report.counters.iter().map(|(name, &value)| ((*name).to_owned(), value.into())).collect();
     json!({ "env": report.env, "facts": facts, "counters": counters })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::{Fault, FaultEnv, FaultKind, Op};
+
+    /// In every way in which a database may refuse to be written, from the first step of an open
+    /// to the last.
+    #[test]
+    fn what_cannot_be_written_is_read_all_the_same() {
+        let options = || Options { create_if_missing: false, ..Options::default() };
+        let memory = MemEnv::new();
+        let db = Db::open(Arc::new(memory.clone()), "db", Options::default()).unwrap();
+        db.put("k", "v").unwrap();
+        db.close().unwrap();
+        let denied = [Errno::ROFS, Errno::ACCESS, Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
+        for errno in denied.map(Errno::raw_os_error) {
+            for op in [Op::Lock, Op::Create, Op::Append, Op::Prepare, Op::Rename] {
+                let faults = Arc::new(FaultEnv::new(Arc::new(memory.kill())));
+                faults.add(Fault::new(FaultKind::Error(errno)).on(op));
+                let env: Arc<dyn Env> = faults.clone();
+                open_with(Arc::clone(&env), Path::new("db"), options()).unwrap_err();
+                let db = open_to_read(env, Path::new("db"), &options()).unwrap();
+                assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]), "{op:?} {errno}");
+                db.close().unwrap();
+            }
+        }
+        let eio = Arc::new(FaultEnv::new(Arc::new(memory)));
+        eio.add(Fault::new(FaultKind::Error(Errno::IO.raw_os_error())).on(Op::Create));
+        assert!(
+            open_to_read(eio, Path::new("db"), &options()).is_err(),
+            "no other error is hidden"
+        );
+    }
 }

@@ -17,7 +17,11 @@ Exit codes:
   3  the command failed; the message says why and what to do
   4  damage: bytes on disk are not what was written, or a file is missing
   130, 143  interrupted by Ctrl-C, ended by SIGTERM; unfinished files were removed, and of an
-            import the batches that were stored stay";
+            import the batches that were stored stay, as many as it says
+
+get, scan, multi-get, export and stats write when they open a database (they make tables of its
+log). Where it cannot be written, on a read-only or full disk or as another user, they say so and
+read it as it is; the others fail. verify and dump never write.";
 
 /// How a command ends when it does not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +74,23 @@ impl Failure {
 
     /// A file of the user's (not of the database) that cannot be used.
     pub(crate) fn file(verb: &str, path: &Path, error: &io::Error) -> Self {
-        Self::Failed(format!("cannot {verb} {}: {error}", path.display()))
+        Self::system(format_args!("cannot {verb} {}", path.display()), error)
+    }
+
+    /// A file to be read that `place`, an option or an argument, names.
+    pub(crate) fn input(place: &str, path: &Path, error: &io::Error) -> Self {
+        let what = format!("cannot read {}: {}", path.display(), cause(error));
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Failed(format!(
+                "{what}\n  check the path that {place} names; `-` stands for standard input"
+            )),
+            _ => Self::Failed(advised(what, remedy(error))),
+        }
+    }
+
+    /// What the system refused, why, and what helps.
+    pub(crate) fn system(what: impl fmt::Display, error: &io::Error) -> Self {
+        Self::Failed(advised(format!("{what}: {}", cause(error)), remedy(error)))
     }
 
     /// The process's exit code.
@@ -104,10 +124,7 @@ impl From<Error> for Failure {
             }
             error => error.to_string(),
         };
-        let message = match advice(&error) {
-            Some(advice) => format!("{text}\n  {advice}"),
-            None => text,
-        };
+        let message = advised(text, advice(&error));
         match error {
             Error::Corruption { .. } | Error::MissingFile(_) => Self::Damaged(message),
             _ => Self::Failed(message),
@@ -125,12 +142,50 @@ impl From<crate::env::Error> for Failure {
 pub(crate) fn output_failure(error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::OutputClosed,
-        _ => Failure::Failed(format!("cannot write the output: {error}")),
+        _ => Failure::system("cannot write the output", error),
     }
 }
 
-fn no_descriptors(errno: i32) -> bool {
-    [Errno::MFILE, Errno::NFILE].iter().any(|none_left| none_left.raw_os_error() == errno)
+/// A message with what to do, if that is known, on a line of its own.
+fn advised(message: String, advice: Option<&str>) -> String {
+    match advice {
+        Some(advice) => format!("{message}\n  {advice}"),
+        None => message,
+    }
+}
+
+/// An error without the path that `tempfile` adds: one of a file that nobody has named.
+fn cause(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" at path ").next().unwrap_or(&text).to_owned()
+}
+
+/// What helps against an error of the system.
+fn remedy(error: &io::Error) -> Option<&'static str> {
+    use io::ErrorKind as Kind;
+    let none_left = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+    if none_left.contains(&error.raw_os_error()) {
+        return Some(
+            "allow more open files (`ulimit -n 1024`, or LimitNOFILE= of a service), or use --env \
+             posix, which needs fewer",
+        );
+    }
+    Some(match error.kind() {
+        Kind::NotFound => "check the path",
+        Kind::NotADirectory => "a part of the path is a file: check the path",
+        Kind::IsADirectory => "it is a directory: name a file",
+        Kind::PermissionDenied => "check who owns it and who may use it (`ls -ld`)",
+        Kind::ReadOnlyFilesystem => "the disk is read-only: name another place, or remount it",
+        Kind::StorageFull | Kind::QuotaExceeded => {
+            "make room on that file system, then try again; nothing was lost"
+        }
+        Kind::FileTooLarge => {
+            "the size of files is limited here: raise it (`ulimit -f unlimited`, or LimitFSIZE= of \
+             a service)"
+        }
+        Kind::Unsupported => "try another file system, or another --env",
+        _ => return None,
+    })
 }
 
 fn advice(error: &Error) -> Option<&'static str> {
@@ -139,22 +194,21 @@ fn advice(error: &Error) -> Option<&'static str> {
         Error::Locked(_) => {
             "one process at a time can open a database: stop the other one, then try again"
         }
+        Error::NotADatabase { path, .. } if path.metadata().is_ok_and(|found| !found.is_dir()) => {
+            "a database is a directory: name one, or one that is not there to create it"
+        }
         Error::NotADatabase { .. } => {
             "check the path; `treering put` and `treering import` create a database"
         }
-        Error::NoSpace(_) => "make room on that file system, then try again; nothing was lost",
         Error::Corruption { .. } => {
             "`treering verify DATABASE` lists every damaged place; restore the file from a copy"
         }
         Error::Poisoned(_) => "fix the cause, then run the command again: opening recovers",
-        Error::Io(cause) if cause.errno().is_some_and(no_descriptors) => {
-            "allow more open files (`ulimit -n 1024`, or LimitNOFILE= of a service), or use --env \
-             posix, which needs fewer"
-        }
-        Error::Io(cause) => match cause.kind() {
-            ErrorKind::NotFound => "check the path",
-            ErrorKind::Denied => "check who owns the files and whether the disk is read-only",
-            ErrorKind::Unsupported => "try another file system, or another --env",
+        Error::Io(cause) | Error::NoSpace(cause) => match (cause.errno(), cause.kind()) {
+            (Some(errno), _) => return remedy(&io::Error::from_raw_os_error(errno)),
+            (None, ErrorKind::NoSpace) => return remedy(&io::ErrorKind::StorageFull.into()),
+            (None, ErrorKind::NotFound) => return remedy(&io::ErrorKind::NotFound.into()),
+            (None, ErrorKind::Unsupported) => return remedy(&io::ErrorKind::Unsupported.into()),
             _ => return None,
         },
         _ => return None,

@@ -8,20 +8,24 @@
 //! The thread keeps the lock of the list until the process is gone. So whoever registers or drops
 //! a guard meanwhile waits, and [`settle`] at the end of the command waits too.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, exit};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use super::output::note;
+use super::size::counted;
 
 /// How often, and with which pauses, a removal is tried while others still use what goes.
 const ATTEMPTS: u32 = 100;
@@ -38,6 +42,44 @@ pub(crate) enum Leftover {
     Tree(PathBuf),
     /// A directory that can be removed when nobody uses it any more: a control group.
     Group(PathBuf),
+    /// Entries of an import, which stay; it is said how many they are.
+    Entries(Stored),
+}
+
+/// How many entries an import has stored so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    rows: Arc<AtomicU64>,
+    /// Whether they outlive the process however it ends.
+    flushed: bool,
+}
+
+impl Stored {
+    pub(crate) fn new(flushed: bool) -> Self {
+        Self { rows: Arc::default(), flushed }
+    }
+
+    pub(crate) fn add(&self, rows: u64) {
+        // Relaxed: only the number counts.
+        self.rows.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed)
+    }
+}
+
+/// What is left to do when an import ended early.
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stored = counted(self.rows(), "entry", "entries");
+        let doubt = if self.flushed { "" } else { ", of which the last may be lost (buffered)" };
+        write!(
+            f,
+            "  {stored} stored before that{doubt}; to import the file once more stores them again \
+             and then the rest"
+        )
+    }
 }
 
 /// Keeps a [`Leftover`] registered.
@@ -108,6 +150,13 @@ impl Drop for Guard {
     }
 }
 
+/// Makes a write beyond the limit on the size of files (`ulimit -f`) fail, with an error that can
+/// be told, where the signal would end the process without a word.
+pub(crate) fn survive_file_size_limit() {
+    // Where that cannot be had, it ends as it would have.
+    let _ = flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+}
+
 /// Waits for the end of the process if it was interrupted.
 pub(crate) fn settle() {
     drop(list());
@@ -152,6 +201,7 @@ fn remove_all(leftovers: Vec<Leftover>) {
                 let _ = fs::remove_file(path);
             }
             Leftover::Tree(path) => remove_tree(&path),
+            Leftover::Entries(stored) => note(stored),
             Leftover::Group(path) => {
                 let _removed = repeat(|| fs::remove_dir(&path).is_ok());
             }

@@ -31,14 +31,17 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Opens a file, or standard input for `-`.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// Opens a file that `place`, an option or an argument, names; standard input for `-`.
+    pub(crate) fn open(place: &str, path: &Path) -> Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::new("standard input", Box::new(io::stdin().lock()), None, MAX_LINE));
         }
-        let fail = |error| Failure::file("read", path, &error);
+        let fail = |error| Failure::input(place, path, &error);
         let file = File::open(path).map_err(fail)?;
         let metadata = file.metadata().map_err(fail)?;
+        if metadata.is_dir() {
+            return Err(fail(io::ErrorKind::IsADirectory.into()));
+        }
         let total = metadata.is_file().then_some(metadata.len());
         let reader = BufReader::with_capacity(256 << 10, file);
         Ok(Self::new(path, Box::new(reader), total, MAX_LINE))

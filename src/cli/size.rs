@@ -83,6 +83,11 @@ pub(crate) fn human_size(bytes: u64) -> String {
     unreachable!("the loop returns at GiB");
 }
 
+/// A number of things in words: `1 row`, `0 rows`.
+pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 /// A count as a float, for ratios and rates. Exact up to 2^53, which no count here comes near.
 #[expect(clippy::cast_precision_loss, reason = "rates and ratios need no more than 53 bits")]
 pub(crate) fn to_f64(count: u64) -> f64 {
@@ -162,6 +167,12 @@ mod tests {
         assert_eq!(parse_count("4_000_000"), Ok(4_000_000));
         assert_eq!(parse_count("4M"), Ok(4_000_000));
         assert_eq!(parse_count("250k"), Ok(250_000));
+    }
+
+    #[test]
+    fn one_thing_is_not_many() {
+        assert_eq!(counted(1, "entry", "entries"), "1 entry");
+        assert_eq!(counted(0, "entry", "entries"), "0 entries");
     }
 
     #[test]

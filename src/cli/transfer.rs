@@ -7,14 +7,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::access::{Span, check_key, check_value, shown};
-use super::args::{Export, Import, LineFormat, OnError};
-use super::environment::{Absent, open};
+use super::args::{Durability, Export, Import, LineFormat, OnError};
+use super::environment::{Purpose, open};
 use super::failure::{Exit, Failure, Result};
+use super::interrupt::{Guard, Leftover, Stored, on_interrupt};
 use super::layout::{Format, Layout};
 use super::lines::{Line, Lines};
 use super::new_file::NewFile;
 use super::output::{Output, note, talks_to_a_terminal};
-use super::size::{human_size, to_f64};
+use super::size::{counted, human_size, to_f64};
 use crate::{Db, WriteBatch, WriteOptions};
 
 /// A batch also ends at this many bytes.
@@ -27,7 +28,7 @@ pub(crate) fn import(args: &Import) -> Result {
     if args.header && args.lines.format != Format::Tsv {
         return Err(Failure::usage("--header is for --format tsv; JSON fields have names"));
     }
-    let mut lines = Lines::open(&args.file)?;
+    let mut lines = Lines::open("FILE", &args.file)?;
     let header = if args.header { header(&mut lines)? } else { None };
     // A first line that ends so says that all do: their CR is not the last column's.
     let bare = |header: &Vec<u8>| header.strip_suffix(b"\r").map(<[u8]>::to_vec);
@@ -39,7 +40,7 @@ pub(crate) fn import(args: &Import) -> Result {
     if layout == Layout::WholeObject {
         return Err(Failure::usage("name the key's field with --key FIELD"));
     }
-    let db = open(&args.store, Absent::Create)?;
+    let db = open(&args.store, Purpose::Create)?;
     let mut loader = Loader::new(&db, args);
     let progress = progress(lines.total());
     let started = Instant::now();
@@ -47,14 +48,15 @@ pub(crate) fn import(args: &Import) -> Result {
     progress.finish_and_clear();
     // What was read before an error is stored and made durable, if that can be done.
     let kept = loader.finish();
-    let rows = loader.rows;
-    let told = |failure| stopped(failure, rows);
+    let rows = loader.stored.rows();
+    let told = |failure| stopped(failure, &loader.stored);
     let bad_line = outcome.map_err(told)?;
     kept.map_err(told)?;
     if let Some(bad_line) = bad_line {
         db.close()?;
         return Err(Failure::failed(format!(
-            "{bad_line}\n  the {rows} entries before it are stored; --on-error skip goes on"
+            "{bad_line}\n  {} before it stored; --on-error skip goes on",
+            counted(rows, "entry", "entries")
         )));
     }
     let skipped = loader.skipped;
@@ -73,20 +75,18 @@ pub(crate) fn import(args: &Import) -> Result {
         out.finish()?;
     } else {
         note(format_args!(
-            "{rows} rows stored, {skipped} skipped; {} in {seconds:.1} s ({rate:.0} rows/s)",
+            "{} stored, {skipped} skipped; {} in {seconds:.1} s ({rate:.0} rows/s)",
+            counted(rows, "row", "rows"),
             human_size(lines.bytes_read()),
         ));
     }
     Ok(if skipped == 0 { Exit::Done } else { Exit::No })
 }
 
-/// An import that failed after so many entries.
-fn stopped(failure: Failure, rows: u64) -> Failure {
+/// An import that failed after some entries.
+fn stopped(failure: Failure, stored: &Stored) -> Failure {
     match failure {
-        Failure::Failed(message) => Failure::Failed(format!(
-            "{message}\n  {rows} entries were stored before that; to import the file once more \
-             stores them again and then the rest"
-        )),
+        Failure::Failed(message) => Failure::Failed(format!("{message}\n{stored}")),
         other => other,
     }
 }
@@ -96,7 +96,7 @@ pub(crate) fn export(args: &Export) -> Result {
     let layout = layout(&args.lines, None)?;
     let encoding = args.lines.bytes.encoding();
     let span = Span::new(&args.keys, encoding)?;
-    let db = open(&args.store, Absent::Refuse)?;
+    let db = open(&args.store, Purpose::Read)?;
     let mut sink = Sink::create(&args.file)?;
     let mut line = Vec::new();
     let mut rows = 0_u64;
@@ -114,7 +114,8 @@ pub(crate) fn export(args: &Export) -> Result {
     sink.finish()?;
     db.close()?;
     if args.file != Path::new("-") {
-        note(format_args!("{rows} rows written to {}", args.file.display()));
+        let rows = counted(rows, "row", "rows");
+        note(format_args!("{rows} written to {}", args.file.display()));
     }
     Ok(Exit::Done)
 }
@@ -162,7 +163,8 @@ fn load(
         if loader.is_full() {
             loader.store()?;
             progress.set_position(lines.bytes_read());
-            progress.set_message(format!("{} rows, {} skipped", loader.rows, loader.skipped));
+            let rows = counted(loader.stored.rows(), "row", "rows");
+            progress.set_message(format!("{rows}, {} skipped", loader.skipped));
         }
     }
     Ok(None)
@@ -174,14 +176,18 @@ struct Loader<'a> {
     args: &'a Import,
     options: WriteOptions,
     batch: WriteBatch,
-    rows: u64,
+    stored: Stored,
+    /// An interruption tells how far it came.
+    _guard: Guard,
     skipped: u64,
 }
 
 impl<'a> Loader<'a> {
     fn new(db: &'a Db, args: &'a Import) -> Self {
         let options = WriteOptions { durability: Some(args.durability.into()) };
-        Self { db, args, options, batch: WriteBatch::new(), rows: 0, skipped: 0 }
+        let stored = Stored::new(args.durability != Durability::Buffered);
+        let guard = on_interrupt(Leftover::Entries(stored.clone()));
+        Self { db, args, options, batch: WriteBatch::new(), stored, _guard: guard, skipped: 0 }
     }
 
     fn add(&mut self, key: &[u8], value: &[u8]) -> std::result::Result<(), String> {
@@ -209,7 +215,7 @@ impl<'a> Loader<'a> {
         let batch = std::mem::take(&mut self.batch);
         let rows = batch.len() as u64;
         self.db.write_opt(batch, &self.options)?;
-        self.rows += rows;
+        self.stored.add(rows);
         Ok(())
     }
 

@@ -3,18 +3,19 @@
 use serde_json::{Value, json};
 
 use super::access::{Span, shown};
-use super::args::{Compact, Dump, Report, Store};
+use super::args::{Compact, Dump, Report};
 use super::encoding::Encoding;
-use super::environment::{Absent, EnvName, open, open_with, report_json};
+use super::environment::{Purpose, open, open_and_say, report_json};
 use super::failure::{Exit, Failure, Result};
 use super::output::{Output, note};
 use super::size::human_size;
 use crate::inspect::{self, VerifyReport};
-use crate::{Db, FamilyStats, Options, RecoveryReport};
+use crate::{FamilyStats, RecoveryReport};
 
 /// Prints what the database, its last recovery and its environment say about themselves.
 pub(crate) fn stats(args: &Report) -> Result {
-    let (db, choice) = open_and_say(&args.store)?;
+    let (db, choice) = open_and_say(&args.store, Purpose::Read)?;
+    let choice = choice.map(|choice| choice.to_string());
     let mut out = Output::new();
     if args.output.json {
         out.json(&json!({
@@ -34,15 +35,6 @@ pub(crate) fn stats(args: &Report) -> Result {
     out.finish()?;
     db.close()?;
     Ok(Exit::Done)
-}
-
-/// Opens the database; with `--env auto` also tells what was chosen and why.
-fn open_and_say(store: &Store) -> Result<(Db, Option<String>)> {
-    let name = store.on.env()?;
-    let (env, choice) = name.make_and_say()?;
-    let create_if_missing = name == EnvName::Mem;
-    let options = Options { create_if_missing, ..Options::default() };
-    Ok((open_with(env, &store.database, options)?, choice.map(|choice| choice.to_string())))
 }
 
 /// Reads every block of every file.
@@ -169,7 +161,7 @@ fn item_json(item: &inspect::Item<'_>) -> Value {
 /// Flushes and compacts.
 pub(crate) fn compact(args: &Compact) -> Result {
     let span = Span::new(&args.keys, args.bytes.encoding())?;
-    let db = open(&args.store, Absent::Refuse)?;
+    let db = open(&args.store, Purpose::Change)?;
     db.flush()?;
     db.compact_range(span.bounds())?;
     db.wait_for_compact()?;

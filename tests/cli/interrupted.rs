@@ -1,6 +1,7 @@
 //! Interrupted commands take their unfinished files and their processes away with them.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -226,4 +227,39 @@ fn an_interrupted_export_leaves_no_file() {
         false
     });
     assert!(interrupted, "no signal came in time");
+}
+
+/// It was once silent, and nobody knew what was stored.
+#[test]
+fn an_interrupted_import_says_how_many_entries_are_stored() {
+    if is_ignored(Signal::INT) {
+        return skipped("whoever started the tests has SIGINT ignored");
+    }
+    let scratch = Scratch::new();
+    let import = Command::new(env!("CARGO_BIN_EXE_treering"))
+        .args(["import", "--batch", "1"])
+        .arg(scratch.db())
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Killed(child) = &mut Killed(import.unwrap());
+    // The input stays open: the import waits for more of it when the signal comes.
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"a\t1\nb\t2\n").unwrap();
+    wait_for("the second entry in the log", || {
+        let logs = fs::read_dir(scratch.db()).ok()?.flatten().map(|entry| entry.path());
+        let mut logs = logs.filter(|path| path.extension().is_some_and(|end| end == "log"));
+        let holds = |log: Vec<u8>| log.windows(3).any(|part| matches!(part, [b'b', _, b'2']));
+        logs.any(|log| fs::read(log).is_ok_and(holds)).then_some(())
+    });
+    // It is counted when the write has returned.
+    std::thread::sleep(Duration::from_millis(300));
+    send(child, Signal::INT);
+    assert_eq!(code_of(child), 130);
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let told = "interrupted\n  2 entries stored before that; to import the file once more";
+    assert!(said.contains(told), "{said}");
+    drop(input);
+    assert_eq!(scratch.on_db("scan", &[] as &[&str]).ends_with(0).text(), "a\t1\nb\t2\n");
 }

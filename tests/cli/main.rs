@@ -24,4 +24,6 @@ mod tool;
 #[cfg(test)]
 mod transfer;
 #[cfg(test)]
+mod unwritable;
+#[cfg(test)]
 mod usage;
