@@ -24,7 +24,7 @@ pub(crate) const PER_TABLE: usize = 4;
 pub(crate) const HANDED: usize = 1 << 20;
 /// Bytes that an owner writes itself after it was found to be faster than the reactor: at first, and
 /// if that happens again and again.
-const RESTS: (usize, usize) = (4 << 20, 16 << 20);
+const RESTS: (usize, usize) = (4 << 20, 64 << 20);
 
 /// How one file uses the reactor.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ impl Rests {
     /// that is longer than files are ends.
     fn of_a_new_file(&self) -> usize {
         let bytes = self.0.load(Ordering::Relaxed);
-        self.0.store(bytes - bytes / 4, Ordering::Relaxed);
+        self.0.store(bytes - bytes / 8, Ordering::Relaxed);
         bytes
     }
 
@@ -172,31 +172,23 @@ impl Handover {
                 stalled = true;
             }
             if self.manner.rests && out >= self.manner.depth {
-                self.await_all()?;
-                self.begin_rest(len);
+                self.begin_rest(len)?;
                 return Ok(Way::Caller);
             }
             self.await_fewer_than(out)?;
         }
     }
 
-    /// The owner writes the next bytes itself, of which so many are there.
-    fn begin_rest(&mut self, len: usize) {
+    /// The owner writes what is still queued, and the next bytes, of which so many are there.
+    fn begin_rest(&mut self, len: usize) -> Result<(), Stopped> {
         self.os().counters.bump(Count::ReactorRests);
         self.rest = self.reactor.rests.longer().saturating_sub(len);
         self.handed = 0;
-    }
-
-    /// Brings all blocks that are out into the file.
-    fn await_all(&mut self) -> Result<(), Stopped> {
-        loop {
-            self.write_returned()?;
-            let out = self.stream.out();
-            if out == 0 {
-                return self.write_returned();
-            }
-            self.await_fewer_than(out)?;
+        while let Some(block) = self.reactor.take_back(&self.stream) {
+            self.os().counters.bump(Count::TakenBack);
+            block.give_back(0, false);
         }
+        self.write_returned()
     }
 
     /// Brings the blocks that are out below `out`: by writing the oldest of those that are still
@@ -381,7 +373,15 @@ impl Outlet for Handover {
     fn settle(&mut self, end: u64) -> Result<(), Stopped> {
         self.check_process()?;
         if self.unsettled {
-            self.await_all()?;
+            loop {
+                self.write_returned()?;
+                let out = self.stream.out();
+                if out == 0 {
+                    break;
+                }
+                self.await_fewer_than(out)?;
+            }
+            self.write_returned()?;
             self.unsettled = false;
         }
         self.check_file()?;
