@@ -64,7 +64,10 @@ pub enum Error {
     },
 
     /// A file that the database needs is not there.
-    #[error("{} is missing, though the database needs it; restore it from a copy", .0.display())]
+    #[error(
+        "{} is missing, though the database needs it; restore the whole directory from one copy",
+        .0.display()
+    )]
     MissingFile(PathBuf),
 
     /// The column family was dropped.
@@ -156,7 +159,9 @@ impl From<env::Error> for Error {
             // Only files of the database are opened: whoever put this there took one away.
             env::ErrorKind::NotAFile if error.op() == "open" => {
                 let what = match error.errno() {
-                    Some(_) => "a directory stands in its place; put the file back from a copy",
+                    Some(_) => {
+                        "a directory stands in its place; restore the whole database from one copy"
+                    }
                     None => "a named pipe, socket or device stands in its place",
                 };
                 Self::corruption(error.path(), None, what)

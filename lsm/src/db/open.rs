@@ -151,7 +151,7 @@ impl DbBuilder {
             };
             if proof {
                 let what = format!(
-                    "CURRENT is missing, but {} is there; put CURRENT back from a copy",
+                    "CURRENT is missing, but {} is there; restore the whole directory from one copy",
                     name.display()
                 );
                 return Err(Error::corruption(&FileName::Current.path(&self.path), None, what));

@@ -38,7 +38,9 @@ pub(crate) fn read(env: &dyn Env, dir: &Path) -> Result<Option<u64>> {
     let damaged = |what: &'static str| Err(Error::corruption(&path, None, what));
     let Some(metadata) = env.metadata(&path)? else { return Ok(None) };
     if metadata.is_dir {
-        return damaged("a directory stands where CURRENT should; put CURRENT back from a copy");
+        return damaged(
+            "a directory stands where CURRENT should; restore the whole directory from one copy",
+        );
     }
     let file = match env.open(&path, Access::Sequential) {
         Ok(file) => file,
@@ -46,7 +48,7 @@ pub(crate) fn read(env: &dyn Env, dir: &Path) -> Result<Option<u64>> {
         Err(error) => return Err(error.into()),
     };
     let size = file.size();
-    let what = "CURRENT does not name a manifest; put it back from a copy";
+    let what = "CURRENT does not name a manifest; restore the whole directory from one copy";
     if size == 0 || size > MAX_SIZE {
         return damaged(what);
     }

@@ -114,7 +114,9 @@ pub(crate) fn read(env: &dyn Env, dir: &Path, number: u64) -> Result<Manifest> {
         Ok(records) => records,
         Err(Error::Io(error)) if error.kind() == ErrorKind::NotFound => {
             let name = FileName::Manifest(number).name();
-            let what = format!("it names {name}, which is missing; restore it from a copy");
+            let what = format!(
+                "it names {name}, which is missing; restore the whole directory from one copy"
+            );
             return Err(Error::corruption(&FileName::Current.path(dir), None, what));
         }
         Err(error) => return Err(error),
