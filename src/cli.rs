@@ -22,7 +22,7 @@ mod upkeep;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use self::args::{Cli, Command};
 use self::failure::{Failure, Result};
@@ -30,7 +30,7 @@ use self::failure::{Failure, Result};
 /// Runs the command that the process's arguments ask for.
 pub fn main() -> ExitCode {
     interrupt::survive_file_size_limit();
-    let cli = Cli::parse();
+    let cli = parse();
     let ended = run(&cli.command);
     interrupt::settle();
     match ended {
@@ -42,6 +42,23 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+/// The command line. A negative number is the value of what stands before it, which tells its
+/// range, or a key, and no unknown option.
+fn parse() -> Cli {
+    let mut grammar = with_negative_numbers(Cli::command());
+    let matches = grammar.get_matches_mut();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut grammar).exit())
+}
+
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| {
+            let takes = arg.get_action().takes_values();
+            if takes { arg.allow_negative_numbers(true) } else { arg }
+        })
+        .mut_subcommands(with_negative_numbers)
 }
 
 fn run(command: &Command) -> Result {

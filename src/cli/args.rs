@@ -86,7 +86,7 @@ same key replaced (and each with a line feed, the last one too). To compare file
 with LC_ALL=C. A --header line is not stored and so not written.";
 
 const DUMP: &str = "\
-Print what is in a table, a log segment or a manifest.
+Print what is in a table, a log segment, a manifest or CURRENT.
 
 With --json each line is an object whose field `what` says what it is. Keys, values and names are \
 whole, as `scan --json` prints them (a string, or {\"hex\": \"..\"} for what is no UTF-8); ids and \
@@ -386,7 +386,7 @@ pub(crate) struct Report {
 
 #[derive(Args, Debug)]
 pub(crate) struct Dump {
-    /// The file: a table (*.sst), a log segment (*.log) or a manifest (MANIFEST-*).
+    /// The file: a table (*.sst), a log segment (*.log), a manifest (MANIFEST-*) or CURRENT.
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) on: On,

@@ -108,6 +108,9 @@ pub(crate) fn open(store: &Store, purpose: Purpose) -> Result<Db> {
 pub(crate) fn open_and_say(store: &Store, purpose: Purpose) -> Result<(Db, Option<Choice>)> {
     let name = store.on.env()?;
     let create_if_missing = purpose == Purpose::Create || name == EnvName::Mem;
+    if name != EnvName::Mem {
+        refuse_dangling(&store.database)?;
+    }
     if purpose == Purpose::Create && name != EnvName::Mem {
         refuse_foreign(&store.database)?;
     }
@@ -118,6 +121,19 @@ pub(crate) fn open_and_say(store: &Store, purpose: Purpose) -> Result<(Db, Optio
         Purpose::Create | Purpose::Change => open_with(env, &store.database, options)?,
     };
     Ok((db, choice))
+}
+
+/// A link that leads nowhere is neither a database nor a place for one.
+pub(crate) fn refuse_dangling(dir: &Path) -> Result<()> {
+    match std::fs::read_link(dir) {
+        Ok(to) if !dir.exists() => Err(Failure::failed(format!(
+            "{} is a symbolic link to {}, which is not there\n  make that directory, or name \
+             another one",
+            dir.display(),
+            to.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The engine creates a database beside files it does not know. A person who names a directory of

@@ -201,7 +201,8 @@ fn advice(error: &Error) -> Option<&'static str> {
             "check the path; `treering put` and `treering import` create a database"
         }
         Error::Corruption { .. } => {
-            "`treering verify DATABASE` lists every damaged place; restore the file from a copy"
+            "`treering verify DATABASE` lists every damaged place; restore the whole directory from \
+             one copy: every open replaces files, so those of different times do not fit together"
         }
         Error::Poisoned(_) => "fix the cause, then run the command again: opening recovers",
         Error::Io(cause) | Error::NoSpace(cause) => match (cause.errno(), cause.kind()) {

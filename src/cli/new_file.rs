@@ -54,6 +54,13 @@ impl NewFile {
         let Some(name) = path.file_name() else {
             return Err(fail(&io::ErrorKind::IsADirectory.into()));
         };
+        if !directory(&path).exists() {
+            return Err(Failure::failed(format!(
+                "cannot create {}: there is no directory {}\n  make it first, or name another file",
+                path.display(),
+                directory(&path).display()
+            )));
+        }
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(name);
         prefix.push(".");

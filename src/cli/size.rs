@@ -2,6 +2,9 @@
 
 /// A size in bytes: digits, then nothing, `B`, `KiB`, `MiB` or `GiB` in any case.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    if text.starts_with('-') {
+        return Err("it must not be negative".to_owned());
+    }
     let (digits, unit) = split(text);
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -16,6 +19,9 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 /// A number of things: digits (underscores allowed), then nothing, `k` or `M` for thousands and
 /// millions.
 pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
+    if text.starts_with('-') {
+        return Err("it must not be negative".to_owned());
+    }
     let (digits, unit) = split(text);
     let factor = match unit {
         "" => 1,

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 use super::access::{Span, shown};
 use super::args::{Compact, Dump, Report};
 use super::encoding::Encoding;
-use super::environment::{Purpose, open, open_and_say, report_json};
+use super::environment::{Purpose, open, open_and_say, refuse_dangling, report_json};
 use super::failure::{Exit, Failure, Result};
 use super::output::{Output, note};
 use super::size::human_size;
 use crate::inspect::{self, VerifyReport};
-use crate::{FamilyStats, RecoveryReport};
+use crate::{Error, FamilyStats, RecoveryReport};
 
 /// Prints what the database, its last recovery and its environment say about themselves.
 pub(crate) fn stats(args: &Report) -> Result {
@@ -39,6 +39,7 @@ pub(crate) fn stats(args: &Report) -> Result {
 
 /// Reads every block of every file.
 pub(crate) fn verify(args: &Report) -> Result {
+    refuse_dangling(&args.store.database)?;
     let env = args.store.on.env()?.make()?;
     let report = inspect::verify(env, &args.store.database)?;
     let read = format!(
@@ -70,10 +71,10 @@ pub(crate) fn verify(args: &Report) -> Result {
     }
     let count = report.damages.len();
     note(format_args!(
-        "{count} damaged {}: {read}\n  restore the files named from a copy; keys outside \
-         those named can still be read (`scan --encoding escape --from KEY` goes on behind a damage, \
+        "{count} damaged {}: {read}\n  to repair it restore the whole directory from one copy, since every open replaces files; \
+         keys outside those named can still be read (`scan --encoding escape --from KEY` goes on behind a damage, \
          from the last key that it names), while a damaged \
-         CURRENT, manifest or log has to be restored before the database opens",
+         CURRENT, manifest or log keeps the database from opening",
         if count == 1 { "place" } else { "places" }
     ));
     Ok(Exit::Damaged)
@@ -82,8 +83,9 @@ pub(crate) fn verify(args: &Report) -> Result {
 fn damage_line(damage: &inspect::Damage) -> String {
     let at = damage.offset.map_or_else(String::new, |offset| format!(" at offset {offset}"));
     let keys = damage.keys.as_ref().map_or_else(String::new, |(least, greatest)| {
-        let shown = |key| shown(Encoding::Escape, key);
-        format!(" (keys from {} to {})", shown(least), shown(greatest))
+        // So quoted a shell takes them as they are.
+        let quoted = |key| shown(Encoding::Escape, key).replace('\'', "\\x27");
+        format!(" (keys from '{}' to '{}')", quoted(least), quoted(greatest))
     });
     format!("{}{at}: {}{keys}", damage.path.display(), damage.what)
 }
@@ -115,12 +117,16 @@ fn verify_json(report: &VerifyReport) -> Value {
     })
 }
 
+/// What `dump` takes.
+const DUMPED: &str =
+    "name a table (*.sst), a log segment (*.log), a manifest (MANIFEST-*) or CURRENT";
+
 /// Prints what is in one file.
 pub(crate) fn dump(args: &Dump) -> Result {
     // The engine would call this damage; here somebody named the wrong thing.
     if std::fs::metadata(&args.file).is_ok_and(|found| !found.is_file()) {
         return Err(Failure::failed(format!(
-            "{} is not a regular file; name a table (*.sst), a log segment (*.log) or a manifest",
+            "{} is not a regular file; {DUMPED}",
             args.file.display()
         )));
     }
@@ -137,7 +143,11 @@ pub(crate) fn dump(args: &Dump) -> Result {
     if let Some(failure) = closed {
         return Err(failure);
     }
-    dumped?;
+    dumped.map_err(|error| match error {
+        // The argument is the command's own, and so is the way out.
+        Error::InvalidArgument(what) => Failure::failed(format!("{what}\n  {DUMPED}")),
+        error => error.into(),
+    })?;
     finished?;
     Ok(Exit::Done)
 }

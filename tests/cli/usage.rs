@@ -87,6 +87,10 @@ fn a_number_out_of_range_is_told_the_option_and_the_range() {
         (&["bench", "envs", "--value-size", "2GiB"], "8 B to 1GiB"),
         (&["bench", "envs", "--block-cache", huge], "0 to 1024GiB"),
         (&["bench", "envs", "--batch", "0"], "1..=1000000"),
+        (&["bench", "envs", "--batch", "-5"], "1..=1000000"),
+        (&["bench", "envs", "--keys", "-1"], "1 to 1,000,000,000"),
+        (&["bench", "device", "--seconds", "-1"], "above 0"),
+        (&["scan", "db", "--limit", "-1"], "must not be negative"),
     ] {
         run(args).ends_with(2).says(&[args[args.len() - 2], range]);
     }
@@ -136,7 +140,35 @@ fn a_file_in_place_of_the_directory_is_refused() {
     let file = scratch.file("db", "text");
     let ran = scratch.on_db("put", &["k", "v"]).ends_with(3);
     assert!(ran.err.contains(file.to_str().unwrap()), "{}", ran.err);
+    assert!(!ran.err.contains("`treering put`"), "{}", ran.err);
+    ran.says(&["a database is a directory"]);
     assert_eq!(fs::read(file).unwrap(), b"text");
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_told_with_where_it_leads() {
+    let scratch = Scratch::new();
+    std::os::unix::fs::symlink("gone", scratch.db()).unwrap();
+    for (command, rest) in [("put", &["k", "v"][..]), ("get", &["k"]), ("verify", &[])] {
+        let ran = scratch.on_db(command, rest).ends_with(3);
+        ran.says(&["a symbolic link to gone", "make that directory"]);
+    }
+}
+
+#[test]
+fn a_missing_directory_for_what_is_to_be_made_is_named() {
+    let scratch = Scratch::new();
+    scratch.on_db("put", &["-1", "-2"]).ends_with(0);
+    let there = scratch.path("nowhere/file");
+    let there = there.to_str().unwrap();
+    scratch.on_db("export", &[there]).ends_with(3).says(&["there is no directory", "make it"]);
+    let bench = ["bench", "envs", "--quick", "--json", there];
+    run(bench).ends_with(3).says(&["there is no directory", "make it"]);
+    let bench = ["bench", "device", "--file-size", "1MiB", "--dir", there];
+    run(bench).ends_with(3).says(&["there is no directory", "--dir"]);
+    let short = scratch.file("short", "1234");
+    let bench = ["bench", "device", "--file", short.to_str().unwrap()];
+    run(bench).ends_with(2).says(&["has 4 bytes", "4.0 KiB", "--file-size"]);
 }
 
 #[test]

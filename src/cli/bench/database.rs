@@ -50,6 +50,10 @@ impl Place {
             |dir| Leftover::Tree(dir.path().to_path_buf()),
         );
         let (dir, guard) = made.map_err(|error| match parent {
+            Some(parent) if !parent.exists() => Failure::failed(format!(
+                "there is no directory {}\n  make it first, or name another place with --dir",
+                parent.display()
+            )),
             Some(parent) => Failure::file("create a directory in", parent, &error),
             None => Failure::failed(format!(
                 "cannot create a directory here: {error}\n  name a place with --dir"

@@ -153,7 +153,9 @@ pub(crate) fn remarks(
             "NO READ WAS VERIFIED: the file was not made by this benchmark".to_owned()
         }
         Origin::New | Origin::Ours => {
-            format!("{verified} operations were verified (of writes a sample), none of fio's")
+            let fio = runs.iter().any(|run| run.engine == Engine::Fio);
+            let fio = if fio { ", none of fio's" } else { "" };
+            format!("{verified} operations were verified (of writes a sample){fio}")
         }
     });
     if target.origin() != Origin::New {

@@ -17,6 +17,7 @@ use crate::cli::bench::data::Stream;
 use crate::cli::bench::database::Place;
 use crate::cli::failure::{Failure, Result};
 use crate::cli::interrupt::{self, Leftover};
+use crate::cli::size::{counted, human_size};
 use crate::env::Buffer;
 
 const SECTOR: usize = 512;
@@ -74,6 +75,15 @@ impl Target {
         if !metadata.is_file() {
             let what = "is no regular file; --file names a file, --dir a directory";
             return Err(Failure::usage(format!("{} {what}", path.display())));
+        }
+        if metadata.len() < UNIT {
+            return Err(Failure::usage(format!(
+                "{} has {}, and nothing shorter than {} is measured; name a longer file, or one \
+                 that is not there, which is then made with --file-size",
+                path.display(),
+                counted(metadata.len(), "byte", "bytes"),
+                human_size(UNIT)
+            )));
         }
         let size = metadata.len() - metadata.len() % UNIT;
         let origin = if is_ours(&path, size)? { Origin::Ours } else { Origin::Foreign };
