@@ -17,7 +17,6 @@ const ABOVE_SOFT_LIMIT: &[(&str, usize)] = &[];
 
 /// The only files that may contain `unsafe`.
 const MAY_HOLD_UNSAFE: &[&str] = &[
-    "benches/peers/src/peer/rocks.rs",
     "env/src/buffer/block.rs",
     "env/src/buffer/guarded.rs",
     "env/src/hint.rs",

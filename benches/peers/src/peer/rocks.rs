@@ -2,21 +2,13 @@
 
 use rocksdb::{
     BlockBasedOptions, BottommostLevelCompaction, Cache, CompactOptions, DB, DBCompressionType,
-    DataBlockIndexType, Options, ReadOptions, WaitForCompactOptions, WriteBatch,
+    DEFAULT_COLUMN_FAMILY_NAME, DataBlockIndexType, Options, ReadOptions, WaitForCompactOptions,
+    WriteBatch,
 };
 
 use super::{MEMTABLE, Name, Open, Peer, See, SeeEntry, in_batches};
 use crate::data::{Data, Key};
 use crate::failure::Result;
-
-/// RocksDB asks the program for leave to use io_uring: without this function it silently reads one
-/// block after another.
-// SAFETY: RocksDB declares exactly this symbol, weak, as `extern "C" bool RocksDbIOUringEnable()`;
-// nothing else in the program defines it.
-#[unsafe(no_mangle)]
-pub extern "C" fn RocksDbIOUringEnable() -> bool {
-    true
-}
 
 /// All in one table: the blocks of a batch are read together only within one file.
 const TABLE_SIZE: u64 = 16 << 30;
@@ -41,7 +33,9 @@ impl Rocks {
         options.increase_parallelism(2);
         options.set_target_file_size_base(TABLE_SIZE);
         options.set_use_direct_reads(name == Name::RocksdbDirect);
-        Ok(Self { db: DB::open(&options, how.dir)? })
+        // Named, because batches are asked of a family that was opened by name.
+        let family = [(DEFAULT_COLUMN_FAMILY_NAME, options.clone())];
+        Ok(Self { db: DB::open_cf_with_opts(&options, how.dir, family)? })
     }
 }
 
@@ -71,7 +65,8 @@ impl Peer for Rocks {
     }
 
     fn multi_get(&self, keys: &[Key], see: See<'_>) -> Result<()> {
-        let family = self.db.cf_handle("default").ok_or("RocksDB has no default family")?;
+        let family =
+            self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME).ok_or("RocksDB has no default family")?;
         let values = self.db.batched_multi_get_cf_opt(family, keys, false, &reads());
         for (number, value) in values.into_iter().enumerate() {
             see(number, value?.as_deref());
