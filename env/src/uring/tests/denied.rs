@@ -36,6 +36,28 @@ fn a_filter_on_setup_is_named_as_the_cause() {
     }
 }
 
+/// URING-23: what runs out is named, not taken for a denial.
+#[test]
+fn a_setup_that_finds_no_descriptor_or_no_memory_is_named_as_the_cause() {
+    if refused() {
+        return;
+    }
+    for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
+        on_a_thread(move || {
+            deny(libc::SYS_io_uring_setup, errno);
+            let cause = IoUringEnv::new().unwrap_err();
+            let named = match errno {
+                libc::ENOMEM => matches!(cause, Unavailable::LockedMemory { .. }),
+                _ => cause == Unavailable::Descriptors,
+            };
+            assert!(named, "errno {errno}: {cause}");
+            let (env, choice) = crate::auto();
+            assert_eq!((env.report().env, choice.env()), ("posix", "posix"));
+            assert_eq!(choice.unavailable(), Some(&cause));
+        });
+    }
+}
+
 /// URING-24
 #[test]
 fn a_filter_on_entering_is_found_by_the_self_test() {

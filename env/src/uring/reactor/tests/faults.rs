@@ -194,6 +194,34 @@ fn entries_that_the_kernel_refuses_are_written_by_their_owner() {
     }
 }
 
+/// URING-05: at the first call and at later ones, for a while, with answers waiting.
+#[test]
+fn a_kernel_that_refuses_for_a_while_costs_no_block_and_writes_none_twice() {
+    for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::EINTR] {
+        for (from, until) in [(0, 1), (1, 2), (1, 4), (2, 5), (3, 9)] {
+            let mut bench = Bench::new(move |ring| {
+                ring.completing(1).entering(move |n| {
+                    let fails = (from..until).contains(&n);
+                    if fails { Entered::Fail(errno) } else { Entered::All }
+                })
+            });
+            let mut file = bench.table("t");
+            for part in blocks(8).chunks(4 * BLOCK) {
+                file.append(part).unwrap();
+                // As often as the kernel would wake the thread.
+                (0..20).for_each(|_| bench.turn());
+            }
+            assert_eq!(file.finish().unwrap(), at(8));
+            assert!(bench.content("t") == blocks(8), "errno {errno} from {from} on");
+            let seen = bench.seen.lock().clone();
+            assert!(seen.enters > until.min(8), "{} enters", seen.enters);
+            assert_eq!(bench.count(Count::ReactorWrites), 8, "each block once");
+            assert_eq!(bench.sys.calls(Call::Pwrite), 0, "and none by its owner");
+            assert_eq!((bench.count(Count::RingRetired), seen.rings_dropped), (0, 0));
+        }
+    }
+}
+
 #[test]
 fn an_open_breaker_keeps_writes_on_their_thread_until_they_have_worked_it_off() {
     let mut bench = Bench::new(|ring| {
