@@ -1,6 +1,7 @@
 //! The command line's grammar.
 
 pub(crate) mod device;
+pub(crate) mod memory;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use self::device::{BENCH_DEVICE, BenchDevice};
+use self::memory::Memory;
 use super::encoding::Encoding;
 use super::environment::EnvName;
 use super::failure::{EXIT_CODES, Failure, Result};
@@ -126,6 +128,8 @@ pub(crate) struct On {
     /// Without this the variable `TREERING_ENV` decides, and without that `auto`.
     #[arg(long, value_enum)]
     env: Option<EnvName>,
+    #[command(flatten)]
+    pub(crate) memory: Memory,
 }
 
 /// The variable that names the environment where `--env` does not.

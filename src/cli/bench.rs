@@ -78,7 +78,10 @@ fn envs(args: &BenchEnvs) -> Result {
     let bytes = database.as_deref().map_or(Ok(0), database::table_bytes)?;
     let limit = args.memory_limit.unwrap_or_else(|| (bytes / 3).max(LEAST_MEMORY));
     let bench = Comparison { args, settings, place: &place, database, limit };
-    let runs = bench.run_all(&available)?;
+    let mut runs = bench.run_all(&available)?;
+    for run in &mut runs {
+        run.in_memory = machine["in_memory"] == true;
+    }
     machine["database_bytes"] = json!(bytes);
     machine["memory_limit"] = json!(limit);
     machine["seconds"] = json!(bench.settings.seconds);
@@ -286,7 +289,9 @@ fn in_child(spec: &Spec) -> Result<Run> {
     let output = child.wait_with_output().map_err(|error| fail(&error))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let message = format!("{what}: {} ({})", said.trim(), output.status);
+        let said = said.trim();
+        let said = said.strip_prefix("treering: ").unwrap_or(said);
+        let message = format!("{what}: {said} ({})", output.status);
         return Err(match output.status.code() {
             Some(4) => Failure::Damaged(message),
             Some(_) => Failure::Failed(message),

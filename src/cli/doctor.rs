@@ -22,6 +22,8 @@ pub(crate) fn doctor(args: &Doctor) -> Result {
             dir.display()
         )));
     }
+    // Of a directory that may not be looked into nothing is known, and no advice is sound.
+    std::fs::read_dir(dir).map_err(|error| Failure::file("look into", dir, &error))?;
     let found = probe(dir);
     let group = memory_group();
     let trial = asked.map(|name| Trial::run(name, dir));

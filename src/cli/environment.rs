@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::args::Store;
+use super::args::memory::Memory;
 use super::failure::{Failure, Result};
 use super::output::note;
 use super::overlay::OverlayEnv;
 use crate::env::auto::Choice;
-use crate::env::{BatchReads, EnvReport, ErrorKind, Unavailable};
+use crate::env::{
+    BatchReads, EnvReport, ErrorKind, IoUringEnvBuilder, PosixEnvBuilder, Unavailable,
+};
 use crate::{Db, Env, Error, IoUringEnv, MemEnv, Options, PosixEnv};
 
 /// The environments the command line knows.
@@ -61,24 +64,60 @@ impl EnvName {
 
     /// The same; of `auto` also what it took and why.
     pub(crate) fn make_and_say(self) -> Result<(Arc<dyn Env>, Option<Choice>)> {
+        self.make_with(Memory::default())
+    }
+
+    /// The same with so much memory.
+    pub(crate) fn make_with(self, memory: Memory) -> Result<(Arc<dyn Env>, Option<Choice>)> {
+        let refuse = |option| {
+            let name = self.name();
+            Err(Failure::usage(format!("{option} means nothing to --env {name}; leave it out")))
+        };
+        if memory.buffer_pool.is_some() && self == Self::Mem {
+            return refuse("--buffer-pool");
+        }
+        let reads_ahead = matches!(self, Self::Auto | Self::IoUring | Self::IoUringDirect);
+        if memory.read_ahead.is_some() && !reads_ahead {
+            return refuse("--read-ahead");
+        }
         let env: Arc<dyn Env> = match self {
             Self::Auto => {
                 let (env, choice) = crate::auto();
+                let same = memory.buffer_pool.is_none() && memory.read_ahead.is_none();
+                let env = match choice.env() {
+                    _ if same => env,
+                    "io_uring" => with_rings(IoUringEnv::builder(), memory)?,
+                    _ => plain(PosixEnv::builder(), memory)?,
+                };
                 return Ok((env, Some(choice)));
             }
-            Self::Posix => Arc::new(PosixEnv::new()),
+            Self::Posix => plain(PosixEnv::builder(), memory)?,
             Self::PosixSerial => {
-                Arc::new(PosixEnv::builder().batch_reads(BatchReads::Serial).build()?)
+                plain(PosixEnv::builder().batch_reads(BatchReads::Serial), memory)?
             }
-            Self::IoUring => Arc::new(IoUringEnv::new().map_err(|why| no_io_uring(&why))?),
-            Self::IoUringDirect => {
-                let builder = IoUringEnv::builder().direct_reads(true);
-                Arc::new(builder.build().map_err(|why| no_io_uring(&why))?)
-            }
+            Self::IoUring => with_rings(IoUringEnv::builder(), memory)?,
+            Self::IoUringDirect => with_rings(IoUringEnv::builder().direct_reads(true), memory)?,
             Self::Mem => Arc::new(MemEnv::new()),
         };
         Ok((env, None))
     }
+}
+
+fn plain(mut builder: PosixEnvBuilder, memory: Memory) -> Result<Arc<dyn Env>> {
+    if let Some(bytes) = memory.buffer_pool {
+        builder = builder.buffer_pool(bytes);
+    }
+    Ok(Arc::new(builder.build()?))
+}
+
+fn with_rings(mut builder: IoUringEnvBuilder, memory: Memory) -> Result<Arc<dyn Env>> {
+    if let Some(bytes) = memory.buffer_pool {
+        builder = builder.buffer_pool(bytes);
+    }
+    if let Some(bytes) = memory.read_ahead {
+        builder = builder.read_ahead(bytes);
+    }
+    Ok(Arc::new(builder.build().map_err(|why| no_io_uring(&why))?))
 }
 
 fn no_io_uring(why: &Unavailable) -> Failure {
@@ -114,7 +153,7 @@ pub(crate) fn open_and_say(store: &Store, purpose: Purpose) -> Result<(Db, Optio
     if purpose == Purpose::Create && name != EnvName::Mem {
         refuse_foreign(&store.database)?;
     }
-    let (env, choice) = name.make_and_say()?;
+    let (env, choice) = name.make_with(store.on.memory)?;
     let options = Options { create_if_missing, ..Options::default() };
     let db = match purpose {
         Purpose::Read => open_to_read(env, &store.database, &options)?,

@@ -40,7 +40,7 @@ pub(crate) fn stats(args: &Report) -> Result {
 /// Reads every block of every file.
 pub(crate) fn verify(args: &Report) -> Result {
     refuse_dangling(&args.store.database)?;
-    let env = args.store.on.env()?.make()?;
+    let env = args.store.on.env()?.make_with(args.store.on.memory)?.0;
     let report = inspect::verify(env, &args.store.database)?;
     let read = format!(
         "{} files, {} blocks, {} read",
@@ -130,7 +130,7 @@ pub(crate) fn dump(args: &Dump) -> Result {
             args.file.display()
         )));
     }
-    let env = args.on.env()?.make()?;
+    let env = args.on.env()?.make_with(args.on.memory)?.0;
     let mut out = Output::new();
     let mut closed = None;
     let limit = args.limit.unwrap_or(u64::MAX);

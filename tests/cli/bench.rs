@@ -1,6 +1,9 @@
 //! `bench envs` on a tiny database: every run is in the report with everything the schema asks
 //! for, and what was asked for was found.
 
+use std::fs;
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::tool::{Scratch, environments, reported, run};
@@ -14,6 +17,7 @@ fn check_run(run: &Value) {
         "workload",
         "env",
         "mode",
+        "in_memory",
         "threads",
         "batch",
         "keys",
@@ -161,4 +165,30 @@ fn a_temporary_database_is_removed_afterwards() {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(std::fs::read_dir(scratch.path("")).unwrap().count(), 0);
+}
+
+/// What is in memory was once reported as cold.
+#[test]
+fn where_files_are_in_memory_nothing_is_called_cold() {
+    let memory = Path::new("/dev/shm");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let Some(dir) =
+        mounts.contains(" /dev/shm ").then(|| tempfile::tempdir_in(memory).ok()).flatten()
+    else {
+        return crate::tool::skipped("no directory in memory");
+    };
+    let json = dir.path().join("runs.json");
+    let line =
+        "bench envs --envs posix --workloads get --cold --keys 1000 --seconds 0.01 --repeat 1";
+    let ran = run(line.split(' ').map(AsRef::<std::ffi::OsStr>::as_ref).chain([
+        "--dir".as_ref(),
+        dir.path().as_os_str(),
+        "--json".as_ref(),
+        json.as_os_str(),
+    ]))
+    .ends_with(0);
+    assert!(ran.text().contains("NOTHING WAS COLD: tmpfs"), "{}", ran.text());
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    assert_eq!(report["machine"]["in_memory"], true);
+    assert_eq!(report["runs"][0]["in_memory"], true);
 }

@@ -190,3 +190,25 @@ fn compact_leaves_one_sorted_level_without_what_was_deleted() {
     let rest = scratch.on_db("scan", &["--limit", "1", "--keys-only"]).ends_with(0).text();
     assert_eq!(rest, "key00030\n");
 }
+
+#[test]
+fn the_memory_of_an_environment_is_set_and_what_makes_no_sense_is_refused() {
+    let scratch = Scratch::new();
+    scratch.on_db("put", &["k", "v"]).ends_with(0);
+    for env in environments() {
+        let args = ["--env", env, "--buffer-pool", "3MiB"];
+        let text = scratch.on_db("stats", &args).ends_with(0).text();
+        assert!(text.contains("at most 3072 KiB kept"), "{env}: {text}");
+        let ahead = scratch.on_db("stats", &["--env", env, "--read-ahead", "5MiB"]);
+        if env.starts_with("posix") {
+            ahead.ends_with(2).says(&["--read-ahead", env]);
+        } else if reported(env) == "io_uring" {
+            let text = ahead.ends_with(0).text();
+            assert!(text.contains("direct files read ahead: 0 of at most 5120 KiB"), "{text}");
+        }
+    }
+    for option in ["--buffer-pool", "--read-ahead"] {
+        let ran = scratch.on_db("get", &["k", option, "65GiB"]).ends_with(2);
+        ran.says(&[option, "from 0 to 64GiB"]);
+    }
+}

@@ -117,6 +117,10 @@ fn a_database_that_may_not_be_read_is_an_error() {
     let mode = if getuid().is_root() { 0o700 } else { 0o000 };
     fs::set_permissions(&db, Permissions::from_mode(mode)).unwrap();
     foreign.run(&["get", "db", "a"]).ends_with(3).says(&["CURRENT", "Permission denied"]);
+    // It once gave advice for a directory that it had not seen.
+    let doctor = foreign.run(&["doctor", "db"]).ends_with(3);
+    assert!(doctor.out.is_empty());
+    doctor.says(&["cannot look into db: Permission denied", "who may use it"]);
 }
 
 /// A process that writes keeps readers out, also those that may not write.

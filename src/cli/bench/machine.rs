@@ -12,7 +12,9 @@ pub(crate) fn describe(dir: &Path) -> Value {
     let mounts = text("/proc/self/mountinfo");
     let (filesystem, device) =
         dir.canonicalize().ok().and_then(|dir| mount_of(&mounts, &dir)).unwrap_or_default();
+    let in_memory = matches!(filesystem.as_str(), "tmpfs" | "ramfs" | "hugetlbfs");
     json!({
+        "in_memory": in_memory,
         "treering": env!("CARGO_PKG_VERSION"),
         "kernel": system.release().to_string_lossy(),
         "arch": system.machine().to_string_lossy(),

@@ -83,6 +83,9 @@ pub(crate) struct Run {
     pub(crate) workload: Workload,
     pub(crate) env: EnvName,
     pub(crate) mode: Mode,
+    /// Whether the files are in memory, where a cold run is hot too.
+    #[serde(default)]
+    pub(crate) in_memory: bool,
     pub(crate) threads: u32,
     pub(crate) batch: u32,
     pub(crate) keys: u64,
@@ -228,6 +231,7 @@ fn measure(spec: &Spec, db: &Db, env: &Arc<dyn Env>, data: Data, facts: Vec<Valu
         workload: spec.workload,
         env: spec.env,
         mode: spec.mode,
+        in_memory: false,
         threads: spec.threads,
         batch: spec.batch,
         keys: spec.keys,

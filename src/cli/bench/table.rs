@@ -176,6 +176,9 @@ pub(crate) fn remarks(machine: &Value, runs: &[Run]) -> Vec<String> {
              measure again later"
         ));
     }
+    if let Some(remark) = in_memory(machine) {
+        remarks.push(remark);
+    }
     let cold: Vec<&Run> = runs.iter().filter(|run| run.mode == Mode::Cold).collect();
     if let Some(run) = cold.first() {
         let limit = fact(run, "memory limit");
@@ -195,6 +198,17 @@ pub(crate) fn remarks(machine: &Value, runs: &[Run]) -> Vec<String> {
         remarks.push(format!("{} was left out: {}", text("env"), text("why")));
     }
     remarks
+}
+
+/// What has to be said where the files are in memory.
+pub(crate) fn in_memory(machine: &Value) -> Option<String> {
+    let filesystem = machine["filesystem"].as_str().unwrap_or("?");
+    machine["in_memory"].as_bool()?.then(|| {
+        format!(
+            "NOTHING WAS COLD: {filesystem} keeps its files in memory; name a directory on a disk \
+             with --dir"
+        )
+    })
 }
 
 /// The runs of each environment in each case, in the order of the first ones.
@@ -285,6 +299,7 @@ mod tests {
             workload: Workload::MultiGet,
             env,
             mode,
+            in_memory: false,
             threads: 1,
             batch: 128,
             keys: 1000,
@@ -369,10 +384,13 @@ mod tests {
         let machine = json!({
             "cores": 2,
             "load_average": 7.7,
+            "filesystem": "tmpfs",
+            "in_memory": true,
             "left_out": [{ "env": "io_uring", "why": "seccomp" }],
         });
         let remarks = remarks(&machine, &runs).join("\n");
         assert!(remarks.contains("BUSY") && remarks.contains("load 7.7 on 2 cores"), "{remarks}");
+        assert!(remarks.contains("NOTHING WAS COLD: tmpfs"), "{remarks}");
         assert!(remarks.contains("NO memory limit") && remarks.contains("not root"), "{remarks}");
         assert!(remarks.contains("io_uring was left out: seccomp"), "{remarks}");
     }

@@ -7,7 +7,7 @@ use super::target::{Origin, Target};
 use super::variant::Runner;
 use super::{Run, Skipped};
 use crate::cli::args::device::{DeviceWorkload, Engine};
-use crate::cli::bench::table::{figure, median, table_with};
+use crate::cli::bench::table::{figure, in_memory, median, table_with};
 use crate::cli::size::human_size;
 
 /// How far the depth that was reached may be from the one asked for.
@@ -147,6 +147,7 @@ pub(crate) fn remarks(
     let mut remarks = vec![String::new()];
     let skipped = skipped.iter();
     remarks.extend(skipped.map(|skip| format!("{}: skipped: {}", skip.runner.name(), skip.why)));
+    remarks.extend(in_memory(machine));
     let verified: u64 = runs.iter().map(|run| run.verified).sum();
     remarks.push(match target.origin() {
         Origin::Foreign => {

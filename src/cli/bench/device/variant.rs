@@ -97,11 +97,21 @@ impl Variant {
         .into_iter()
         .filter(|(on, ..)| *on)
         .map(|(_, option, name)| match counter(name) {
-            0 => format!("{option} NOT IN USE: {name} stayed 0 in {entries} entries"),
+            0 => {
+                let why = reports.iter().find_map(|report| why_not(report, option));
+                let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+                format!("{option} NOT IN USE: {name} stayed 0 in {entries} entries{why}")
+            }
             used => format!("{option} used by {used} of {entries} entries ({name})"),
         })
         .collect()
     }
+}
+
+/// What the environment says why it lacks an option.
+fn why_not<'r>(report: &'r Value, option: &str) -> Option<&'r str> {
+    let facts = report["facts"].as_array()?;
+    facts.iter().find(|fact| fact["name"] == option)?["why"].as_str()
 }
 
 #[cfg(test)]
@@ -121,10 +131,14 @@ mod tests {
     #[test]
     fn an_option_whose_counter_stayed_0_is_told() {
         let variant = Variant { registered: true, sqpoll: true, ..Variant::default() };
-        let report = json!({ "counters": { "ring_reads": 7, "ring_writes": 1, "sqpoll_sqes": 5 } });
+        let report = json!({
+            "counters": { "ring_reads": 7, "ring_writes": 1, "sqpoll_sqes": 5 },
+            "facts": [{ "name": "registered buffers", "why": "ENOMEM: raise RLIMIT_MEMLOCK" }],
+        });
         let said = variant.in_use(&[&report, &report]);
         let expected = [
-            "registered buffers NOT IN USE: fixed_used stayed 0 in 16 entries",
+            "registered buffers NOT IN USE: fixed_used stayed 0 in 16 entries (ENOMEM: raise \
+             RLIMIT_MEMLOCK)",
             "sqpoll used by 10 of 16 entries (sqpoll_sqes)",
         ];
         assert_eq!(said, expected);
