@@ -76,16 +76,14 @@ impl EnvName {
         if memory.buffer_pool.is_some() && self == Self::Mem {
             return refuse("--buffer-pool");
         }
-        let reads_ahead = matches!(self, Self::Auto | Self::IoUring | Self::IoUringDirect);
-        if memory.read_ahead.is_some() && !reads_ahead {
+        if memory.read_ahead.is_some() && self != Self::IoUringDirect {
             return refuse("--read-ahead");
         }
         let env: Arc<dyn Env> = match self {
             Self::Auto => {
                 let (env, choice) = crate::auto();
-                let same = memory.buffer_pool.is_none() && memory.read_ahead.is_none();
                 let env = match choice.env() {
-                    _ if same => env,
+                    _ if memory.buffer_pool.is_none() => env,
                     "io_uring" => with_rings(IoUringEnv::builder(), memory)?,
                     _ => plain(PosixEnv::builder(), memory)?,
                 };

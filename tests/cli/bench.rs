@@ -59,7 +59,7 @@ fn a_tiny_benchmark_reports_every_run_and_finds_every_key() {
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     let ran = run(args(json.to_str().unwrap())).ends_with(0);
-    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     assert_eq!(keys(&report), ["schema", "machine", "runs"]);
     assert_eq!(report["schema"], 1);
     assert!(report["machine"]["kernel"].is_string());
@@ -96,14 +96,14 @@ fn a_tiny_benchmark_reports_every_run_and_finds_every_key() {
             dir.display()
         );
         run(line.split_whitespace()).ends_with(0);
-        let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
         cold = report["runs"].as_array().unwrap().clone();
     }
     assert!(!envs.contains(&"io_uring") || a_ring_was_used(&cold), "{cold:?}");
     // A second call finds the database and builds nothing.
     let again = run(args("/dev/null")).ends_with(0);
     assert!(again.err.contains("using the database that is there"), "{}", again.err);
-    let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let left: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }
 
@@ -131,7 +131,7 @@ fn cold_runs_say_whether_memory_was_limited() {
     );
     let text = run(line.split_whitespace()).ends_with(0).text();
     assert!(text.contains("cold runs"), "{text}");
-    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     let run = &report["runs"][0];
     let facts = run["report"]["facts"].as_array().unwrap();
     let limit = facts.iter().find(|fact| fact["name"] == "memory limit").unwrap();
@@ -164,7 +164,7 @@ fn a_temporary_database_is_removed_afterwards() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(std::fs::read_dir(scratch.path("")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(scratch.path("")).unwrap().count(), 0);
 }
 
 /// What is in memory was once reported as cold.
