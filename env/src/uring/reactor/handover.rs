@@ -149,6 +149,8 @@ impl Handover {
         }
         if self.rest > 0 {
             self.rest = self.rest.saturating_sub(len);
+            // What comes back meanwhile holds memory that other files may want.
+            self.write_returned()?;
             return Ok(Way::Caller);
         }
         let mut stalled = false;
