@@ -62,6 +62,37 @@ pub(crate) fn encode(user_key: &[u8], trailer: u64) -> Vec<u8> {
     out
 }
 
+/// Bytes of the longest internal key that a look-up builds without an allocation.
+const SHORT: usize = 64;
+
+/// The internal key that a look-up seeks; on the stack if it is short.
+#[derive(Debug)]
+pub(crate) enum SeekKey {
+    Short([u8; SHORT], usize),
+    Long(Vec<u8>),
+}
+
+impl SeekKey {
+    /// What finds the newest version visible at `sequence`.
+    pub(crate) fn new(user_key: &[u8], sequence: u64) -> Self {
+        let (trailer, end) = (seek_trailer(sequence), user_key.len() + TRAILER_SIZE);
+        if end > SHORT {
+            return Self::Long(encode(user_key, trailer));
+        }
+        let mut bytes = [0; SHORT];
+        bytes[..user_key.len()].copy_from_slice(user_key);
+        bytes[user_key.len()..end].copy_from_slice(&trailer.to_le_bytes());
+        Self::Short(bytes, end)
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes, len) => &bytes[..*len],
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
 /// An internal key taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ParsedKey<'a> {
@@ -121,6 +152,16 @@ mod tests {
         for kind in [ValueKind::Deletion, ValueKind::Put] {
             assert_eq!(compare(&seek, &encode(b"k", trailer(5, kind))), Ordering::Less);
             assert_eq!(compare(&seek, &encode(b"k", trailer(6, kind))), Ordering::Greater);
+        }
+    }
+
+    #[test]
+    fn a_seek_key_is_the_same_on_the_stack_and_beyond() {
+        for len in [0, 1, 16, SHORT - TRAILER_SIZE, SHORT - TRAILER_SIZE + 1, SHORT, 300] {
+            let user_key = vec![7; len];
+            let seek = SeekKey::new(&user_key, 9);
+            assert_eq!(seek.as_slice(), encode(&user_key, seek_trailer(9)));
+            assert_eq!(matches!(seek, SeekKey::Long(_)), len + TRAILER_SIZE > SHORT);
         }
     }
 

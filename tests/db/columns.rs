@@ -476,3 +476,25 @@ fn closed_databases_dropped_families_and_those_of_others_fail_the_call() {
     let options = ReadOptions { fill_cache: false };
     assert!(matches!(snapshot.multi_get_columns_opt(keys, &options), Err(Error::Closed)));
 }
+
+#[test]
+fn a_hot_get_allocates_once_for_a_value_and_never_for_a_key_that_is_not_there() {
+    let db = numbered(4000);
+    db.put(7_u64.to_be_bytes(), [1; 40]).unwrap();
+    db.delete(8_u64.to_be_bytes()).unwrap();
+    db.put([9; 56], [1; 40]).unwrap();
+    db.flush().unwrap();
+    db.put(9_u64.to_be_bytes(), [1; 40]).unwrap();
+    db.delete(10_u64.to_be_bytes()).unwrap();
+    let (mut found, mut missing) = (0, 0);
+    let keys =
+        (0..5000_u64).map(|key| key.to_be_bytes().to_vec()).chain([vec![9; 56], vec![8; 56]]);
+    for key in keys {
+        drop(db.get(&key).unwrap());
+        let (count, value) = allocations(|| db.get(&key).unwrap());
+        let there = value.is_some();
+        assert!(count <= u64::from(there), "{count} allocations for {key:?}, there: {there}");
+        if there { found += 1 } else { missing += 1 }
+    }
+    assert!(found > 2000 && missing > 1000, "{found} found, {missing} missing");
+}

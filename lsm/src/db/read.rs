@@ -10,7 +10,7 @@ use super::{ColumnFamily, Handle, Shared};
 use crate::batch::FamilyId;
 use crate::cursor::Cursor;
 use crate::iter::{DbCursor, KeyBounds, Range};
-use crate::key;
+use crate::key::SeekKey;
 use crate::memtable::Lookup;
 use crate::merge_iter::MergeCursor;
 use crate::{ReadOptions, Result};
@@ -76,13 +76,10 @@ impl Shared {
         if in_memory.is_some() {
             return Ok(in_memory);
         }
-        let mut seek = Vec::new();
+        let seek = SeekKey::new(user_key, sequence);
         for (_, file) in family.version.candidates(user_key) {
-            if seek.is_empty() {
-                key::append(&mut seek, user_key, key::seek_trailer(sequence));
-            }
             let table = file.open(&self.tables)?;
-            if let Some((_, found)) = table.get(&seek, options.fill_cache)? {
+            if let Some((_, found)) = table.get(seek.as_slice(), options.fill_cache)? {
                 return Ok(Some(found));
             }
         }
