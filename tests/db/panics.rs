@@ -53,7 +53,10 @@ fn a_leader_that_panics_poisons_and_leaves_nobody_waiting() {
                     Err(_) => panicked += 1,
                 }
             }
-            assert_eq!(panicked, 1, "{op:?}: whoever comes after the first is refused");
+            // The next group may be appended while the first one syncs, and then syncs itself.
+            let most = if op == Op::Sync { 2 } else { 1 };
+            let refused = "whoever comes after the first is refused";
+            assert!((1..=most).contains(&panicked), "{op:?}: {panicked} panicked; {refused}");
         });
         faults.clear();
         assert_poisoned(&db, "panicked");
