@@ -30,8 +30,6 @@ const RING_ENTRIES: (u32, u32) = (8, 4096);
 const REGISTERED: usize = 16 << 20;
 /// How long the poll thread stays awake without work; no run leaves it that long.
 const POLL_IDLE: Duration = Duration::from_secs(1);
-/// Reads that a queue knows of besides those that the depth allows to be in flight.
-const KNOWN_AHEAD: usize = 32;
 /// Blocks that each thread remembers to be read back.
 const READ_BACK: usize = 64;
 
@@ -258,15 +256,12 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// As many operations in a queue as the depth says, each replaced when it is done. Of reads the
-    /// queue knows some more, to keep that depth while this works on results; writes it would all
-    /// have in flight.
+    /// As many operations in a queue as the depth says, each replaced when it is done.
     fn queue(&mut self, env: &IoUringEnv, file: &Opened) -> Result<()> {
         let mut queue = env.queue();
-        let ahead = if self.job.writes() { 0 } else { KNOWN_AHEAD };
-        let known = self.job.case.depth as usize + ahead;
-        let mut under_way = Vec::with_capacity(known);
-        for tag in 0..known {
+        let depth = self.job.case.depth as usize;
+        let mut under_way = Vec::with_capacity(depth);
+        for tag in 0..depth {
             let buffer = self.job.writes().then(|| noise(self.job.block()));
             let (offset, request) = self.request(file, buffer);
             under_way.push((offset, Instant::now()));
