@@ -17,8 +17,8 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::sys::{OpenMode, SysResult, uninterrupted};
 use crate::{Buffer, Error, ErrorKind, FileKind, LogHandle, Outcome, Result, WritableFile};
 
-/// What a table collects before it is written by the thread that appends: the bytes are still in the
-/// processor's cache then.
+/// What a table collects before it is written by the thread that appends: the bytes are still in
+/// the processor's cache then.
 pub(crate) const TABLE_BUFFER: usize = 256 << 10;
 /// Zeros written at a time: an append that needs the lock waits for no more.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -361,8 +361,8 @@ impl WritableFile for PosixFile {
         self.check()?;
         let mut rest = data;
         while !rest.is_empty() {
-            let by_itself = self.buffer.is_empty() || !self.outlet.gathers();
-            if by_itself && self.buffered == 0 && rest.len() >= self.buffer.len() {
+            let whole = self.buffered == 0 && rest.len() >= self.buffer.len();
+            if whole && (self.buffer.is_empty() || !self.outlet.gathers()) {
                 let done = self.outlet.put(rest, self.written);
                 return self.moved(done, rest.len());
             }

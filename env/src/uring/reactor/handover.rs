@@ -3,8 +3,9 @@
 //!
 //! The owner never waits for anything but its own blocks, and of these only for what is in the
 //! kernel: a block that is still queued it takes back (unless it was asked to send every single
-//! write, to compare), and one that was given up by a shutdown it leaves to the reactor. So memory that other owners hold, or a reactor that gets no processor, cost
-//! parallelism and never progress.
+//! write, to compare), and one that was given up by a shutdown it leaves to the reactor. So memory
+//! that other owners hold, or a reactor that gets no processor, cost parallelism and never
+//! progress.
 
 use super::Reactor;
 use super::stream::{Block, Hints, Returned, Share, Stream};
@@ -22,9 +23,13 @@ pub(crate) const PER_TABLE: usize = 4;
 /// What a table collects before it is handed over. Each handing over wakes two threads, so it is as
 /// much as the longest buffers that the pool keeps.
 pub(crate) const HANDED: usize = 1 << 20;
-/// Bytes that an owner writes itself after it was found to be faster than the reactor: at first, and
-/// if that happens again and again.
-const RESTS: (usize, usize) = (4 << 20, 64 << 20);
+/// Bytes that an owner writes itself after it was first found to be faster than the reactor.
+const SHORTEST_REST: usize = 4 << 20;
+/// The most bytes of one rest, when that happens again and again.
+const LONGEST_REST: usize = 64 << 20;
+/// Blocks handed over without a stall that show that the reactor keeps up: several times what may
+/// be out, which alone any owner can hand over.
+const KEEPS_UP: usize = 4 * PER_TABLE;
 
 /// How one file uses the reactor.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +40,8 @@ pub(crate) struct Manner {
     pub(crate) shortest: usize,
     /// Whether each call waits until what it put is in the file.
     pub(crate) waits: bool,
-    /// An owner that does nothing between its blocks writes them itself: the reactor, which writes no
-    /// faster, would only be in its way.
+    /// An owner that does nothing between its blocks writes them itself: the reactor, which writes
+    /// no faster, would only be in its way.
     pub(crate) rests: bool,
     /// A flush to the medium is begun for each so many bytes.
     pub(crate) early_sync: Option<u64>,
@@ -69,17 +74,19 @@ pub(super) struct Rests(AtomicUsize);
 
 // Relaxed throughout: it is a guess that guards no other memory.
 impl Rests {
-    /// The bytes that the owner of a new file writes itself: fewer with each file, so that a rest
-    /// that is longer than files are ends.
+    /// The bytes that the owner of a new file writes itself: fewer with each file, and none in the
+    /// end, so that a rest that is longer than files are does not last.
     fn of_a_new_file(&self) -> usize {
         let bytes = self.0.load(Ordering::Relaxed);
-        self.0.store(bytes - bytes / 8, Ordering::Relaxed);
+        let fewer = bytes - bytes / 8;
+        self.0.store(if fewer < SHORTEST_REST { 0 } else { fewer }, Ordering::Relaxed);
         bytes
     }
 
     /// An owner was faster than the reactor.
     fn longer(&self) -> usize {
-        let bytes = (self.0.load(Ordering::Relaxed) * 2).clamp(RESTS.0, RESTS.1);
+        let bytes = self.0.load(Ordering::Relaxed) * 2;
+        let bytes = bytes.clamp(SHORTEST_REST, LONGEST_REST);
         self.0.store(bytes, Ordering::Relaxed);
         bytes
     }
@@ -141,10 +148,15 @@ impl Handover {
         Err(file.fail(Error::new(ErrorKind::Other, "append", file.path(), message)).into())
     }
 
+    /// Whether the reactor takes blocks of this file at all.
+    fn reactor_takes(&self) -> bool {
+        self.reactor.takes() && !self.stream.is_refused()
+    }
+
     /// Decides how a block of `len` bytes that takes `memory` goes into the file; waits for own
     /// blocks if too many are out.
     fn way(&mut self, len: usize, memory: usize) -> Result<Way, Stopped> {
-        if len < self.manner.shortest || !self.reactor.takes() || self.stream.is_refused() {
+        if len < self.manner.shortest || !self.reactor_takes() {
             return Ok(Way::Caller);
         }
         if self.rest > 0 {
@@ -264,7 +276,7 @@ impl Handover {
         self.grown |= self.file().reserve(at + data.len() as u64);
         self.unsettled = true;
         self.handed += 1;
-        if self.manner.rests && self.handed == 4 * self.manner.depth {
+        if self.manner.rests && self.handed == KEEPS_UP {
             self.reactor.rests.forget();
         }
         let ticket = self.stream.hand_over(at, data.len());
@@ -318,8 +330,8 @@ impl Handover {
 }
 
 impl Outlet for Handover {
-    /// Asked by every append, so it makes no system call: that this is a child made by fork is found
-    /// when something is put or settled, or before the reactor is touched for a failure.
+    /// Asked by every append, so it makes no system call: that this is a child made by fork is
+    /// found when something is put or settled, or before the reactor is touched for a failure.
     fn check(&mut self) -> Result<(), Stopped> {
         if self.file().check().is_ok() {
             return Ok(());
@@ -329,11 +341,11 @@ impl Outlet for Handover {
     }
 
     fn buffer_len(&self) -> usize {
-        if self.rest > 0 { TABLE_BUFFER } else { HANDED }
+        if self.gathers() { HANDED } else { TABLE_BUFFER }
     }
 
     fn gathers(&self) -> bool {
-        self.rest == 0
+        self.rest == 0 && self.reactor_takes()
     }
 
     fn put_buffer(&mut self, buffer: &mut Buffer, len: usize, at: u64) -> Result<(), Stopped> {

@@ -199,6 +199,37 @@ fn rests_grow_with_every_fast_table_and_end_when_the_reactor_keeps_up() {
 }
 
 #[test]
+fn a_rest_of_long_ago_costs_a_small_table_nothing() {
+    let mut bench = Bench::new(|ring| ring);
+    let mut fast = bench.create("fast", FileKind::Table, RESTING);
+    fast.append(&blocks(4)).unwrap();
+    blocks(40).chunks(BLOCK).for_each(|block| fast.append(block).unwrap());
+    fast.finish().unwrap();
+    assert!(bench.count(Count::ReactorRests) > 1);
+    for n in 0..100 {
+        bench.write_in_turns_as(&n.to_string(), &blocks(1), RESTING);
+    }
+    let before = bench.count(Count::ReactorWrites);
+    bench.write_in_turns_as("small", &blocks(2), RESTING);
+    assert_eq!(bench.count(Count::ReactorWrites) - before, 2, "all of it");
+}
+
+#[test]
+fn while_the_reactor_takes_nothing_tables_are_written_as_without_one() {
+    let bench = Bench::new(|ring| ring);
+    let mut file = bench.table("t");
+    bench.reactor.life.alive.store(false, Ordering::Release);
+    // The buffer of the file's beginning is still a long one.
+    file.append(&blocks(1)[1..]).unwrap();
+    file.append(&[1]).unwrap();
+    let before = bench.count(Count::Pwrites);
+    let bytes = blocks(3);
+    bytes.chunks(1000).for_each(|part| file.append(part).unwrap());
+    assert_eq!(bench.count(Count::Pwrites) - before, 3 * 4, "a quarter of a block each");
+    assert_eq!(file.finish().unwrap(), at(4));
+}
+
+#[test]
 fn write_back_of_a_table_is_started_in_the_ring_as_it_grows_and_may_fail() {
     for failing in [false, true] {
         let mut bench = Bench::new(move |ring| {
