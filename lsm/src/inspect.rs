@@ -47,8 +47,8 @@ pub struct Damage {
     pub offset: Option<u64>,
     /// What is wrong.
     pub what: String,
-    /// If the place is in a data block of a table, or nothing of the table can be read: no key below
-    /// the first or above the second is concerned.
+    /// If the place is in a data block of a table, or nothing of the table can be read: no key
+    /// below the first or above the second is concerned.
     pub keys: Option<(Vec<u8>, Vec<u8>)>,
 }
 

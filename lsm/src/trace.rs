@@ -79,8 +79,8 @@ pub(crate) fn poisoned(path: &Path, error: &Error) {
     );
 }
 
-/// A write was held back until jobs caught up, or was refused with this error. One that a close ended,
-/// or that found that it need not wait after all, was neither.
+/// A write was held back until jobs caught up, or was refused with this error. One that a close
+/// ended, or that found that it need not wait after all, was neither.
 pub(crate) fn held_back(waited: Duration, refused: Option<&Error>) {
     if matches!(refused, Some(Error::Closed)) || refused.is_none() && waited.is_zero() {
         return;

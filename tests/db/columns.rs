@@ -497,4 +497,7 @@ fn a_hot_get_allocates_once_for_a_value_and_never_for_a_key_that_is_not_there() 
         if there { found += 1 } else { missing += 1 }
     }
     assert!(found > 2000 && missing > 1000, "{found} found, {missing} missing");
+    // Its key is too long for the stack; where no table can hold it, none is built.
+    db.put([9; 57], [1; 40]).unwrap();
+    assert_eq!(allocations(|| db.get([255; 300]).unwrap()), (0, None));
 }

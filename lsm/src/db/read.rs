@@ -76,8 +76,9 @@ impl Shared {
         if in_memory.is_some() {
             return Ok(in_memory);
         }
-        let seek = SeekKey::new(user_key, sequence);
+        let mut seek = None;
         for (_, file) in family.version.candidates(user_key) {
+            let seek = seek.get_or_insert_with(|| SeekKey::new(user_key, sequence));
             let table = file.open(&self.tables)?;
             if let Some((_, found)) = table.get(seek.as_slice(), options.fill_cache)? {
                 return Ok(Some(found));

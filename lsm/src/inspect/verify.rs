@@ -69,8 +69,8 @@ fn lock(env: &dyn Env, dir: &Path) -> Result<Option<FileLock>> {
     }
 }
 
-/// Whether an error says that a file could not be judged, and not that something is wrong with it: it
-/// is of a newer format, or this process may not read it.
+/// Whether an error says that a file could not be judged, and not that something is wrong with it:
+/// it is of a newer format, or this process may not read it.
 fn is_no_damage(error: &Error) -> bool {
     match error {
         Error::UnsupportedVersion { .. } => true,
