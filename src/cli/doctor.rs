@@ -16,7 +16,8 @@ pub(crate) fn doctor(args: &Doctor) -> Result {
     let asked = asked(args.env)?;
     let dir = &args.directory;
     if !dir.is_dir() {
-        let what = if dir.exists() { "is not a directory" } else { "does not exist" };
+        let there = dir.try_exists().map_err(|error| Failure::file("look into", dir, &error))?;
+        let what = if there { "is not a directory" } else { "does not exist" };
         return Err(Failure::failed(format!(
             "{} {what}; name the directory where the database is or will be",
             dir.display()

@@ -35,7 +35,7 @@ pub(crate) enum EnvName {
     #[value(name = "io_uring", alias = "io-uring")]
     #[serde(rename = "io_uring")]
     IoUring,
-    /// The same, past the page cache and with 128 reads in flight.
+    /// The same, past the page cache.
     #[value(name = "io_uring-direct", alias = "io-uring-direct")]
     #[serde(rename = "io_uring-direct")]
     IoUringDirect,
@@ -82,8 +82,12 @@ impl EnvName {
         let env: Arc<dyn Env> = match self {
             Self::Auto => {
                 let (env, choice) = crate::auto();
+                if memory.buffer_pool.is_none() {
+                    return Ok((env, Some(choice)));
+                }
+                // Its memory and rings first: what is made below may need them.
+                drop(env);
                 let env = match choice.env() {
-                    _ if memory.buffer_pool.is_none() => env,
                     "io_uring" => with_rings(IoUringEnv::builder(), memory)?,
                     _ => plain(PosixEnv::builder(), memory)?,
                 };
@@ -163,7 +167,7 @@ pub(crate) fn open_and_say(store: &Store, purpose: Purpose) -> Result<(Db, Optio
 /// A link that leads nowhere is neither a database nor a place for one.
 pub(crate) fn refuse_dangling(dir: &Path) -> Result<()> {
     match std::fs::read_link(dir) {
-        Ok(to) if !dir.exists() => Err(Failure::failed(format!(
+        Ok(to) if matches!(dir.try_exists(), Ok(false)) => Err(Failure::failed(format!(
             "{} is a symbolic link to {}, which is not there\n  make that directory, or name \
              another one",
             dir.display(),
@@ -204,18 +208,18 @@ fn may_be_there(name: &str) -> bool {
 
 /// Opens a database with `options`.
 pub(crate) fn open_with(env: Arc<dyn Env>, path: &Path, options: Options) -> Result<Db> {
-    Ok(tell(Db::open(env, path, options)?))
+    Ok(tell(Db::open(env, path, options)?, "for good"))
 }
 
 /// Opens a database for reading. Where it cannot be written, what an open makes stays in memory.
 fn open_to_read(env: Arc<dyn Env>, path: &Path, options: &Options) -> Result<Db> {
     let error = match Db::open(Arc::clone(&env), path, options.clone()) {
         Err(error) if cannot_be_written(&error) => error,
-        opened => return Ok(tell(opened?)),
+        opened => return Ok(tell(opened?, "for good")),
     };
     let db = Db::open(Arc::new(OverlayEnv::new(env, path)), path, OverlayEnv::options(options))?;
     note(format_args!("note: {} cannot be written ({error}); it is read as it is", path.display()));
-    Ok(tell(db))
+    Ok(tell(db, "here, and stay in the file"))
 }
 
 /// Whether an open may have failed only because it has to write.
@@ -230,11 +234,11 @@ fn cannot_be_written(error: &Error) -> bool {
     }
 }
 
-/// Tells what an open has cut off.
-fn tell(db: Db) -> Db {
+/// Tells what an open has cut off, and for how long.
+fn tell(db: Db, how_long: &str) -> Db {
     for cut in &db.recovery_report().cuts {
         note(format_args!(
-            "warning: {}: {} bytes from offset {} were left out for good: {}",
+            "warning: {}: {} bytes from offset {} were left out {how_long}: {}",
             cut.path.display(),
             cut.dropped_bytes,
             cut.offset,

@@ -154,6 +154,13 @@ fn advised(message: String, advice: Option<&str>) -> String {
     }
 }
 
+/// What to say where something is to be made in a directory that is not there. Of one that may not
+/// be looked into nothing is known.
+pub(crate) fn absent_directory(dir: &Path, instead: &str) -> Option<String> {
+    matches!(dir.try_exists(), Ok(false))
+        .then(|| format!("there is no directory {}\n  make it first, or {instead}", dir.display()))
+}
+
 /// An error without the path that `tempfile` adds: one of a file that nobody has named.
 fn cause(error: &io::Error) -> String {
     let text = error.to_string();
@@ -176,14 +183,12 @@ fn remedy(error: &io::Error) -> Option<&'static str> {
         Kind::IsADirectory => "it is a directory: name a file",
         Kind::PermissionDenied => "check who owns it and who may use it (`ls -ld`)",
         Kind::ReadOnlyFilesystem => "the disk is read-only: name another place, or remount it",
-        Kind::StorageFull | Kind::QuotaExceeded => {
-            "make room on that file system, then try again; nothing was lost"
-        }
+        Kind::StorageFull | Kind::QuotaExceeded => "make room on that file system, then try again",
         Kind::FileTooLarge => {
             "the size of files is limited here: raise it (`ulimit -f unlimited`, or LimitFSIZE= of \
              a service)"
         }
-        Kind::Unsupported => "try another file system, or another --env",
+        Kind::Unsupported => "try another file system",
         _ => return None,
     })
 }
@@ -205,11 +210,13 @@ fn advice(error: &Error) -> Option<&'static str> {
              one copy: every open replaces files, so those of different times do not fit together"
         }
         Error::Poisoned(_) => "fix the cause, then run the command again: opening recovers",
-        Error::Io(cause) | Error::NoSpace(cause) => match (cause.errno(), cause.kind()) {
+        Error::NoSpace(_) => "make room on that file system, then try again; nothing was lost",
+        Error::Io(cause) if cause.kind() == ErrorKind::Unsupported => {
+            "try another file system, or another --env"
+        }
+        Error::Io(cause) => match (cause.errno(), cause.kind()) {
             (Some(errno), _) => return remedy(&io::Error::from_raw_os_error(errno)),
-            (None, ErrorKind::NoSpace) => return remedy(&io::ErrorKind::StorageFull.into()),
             (None, ErrorKind::NotFound) => return remedy(&io::ErrorKind::NotFound.into()),
-            (None, ErrorKind::Unsupported) => return remedy(&io::ErrorKind::Unsupported.into()),
             _ => return None,
         },
         _ => return None,

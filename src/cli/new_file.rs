@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{NamedTempFile, PersistError};
 
-use super::failure::{Failure, Result};
+use super::failure::{Failure, Result, absent_directory};
 use super::interrupt::{self, Guard, Leftover};
 
 const BUFFER: usize = 256 << 10;
@@ -54,12 +54,8 @@ impl NewFile {
         let Some(name) = path.file_name() else {
             return Err(fail(&io::ErrorKind::IsADirectory.into()));
         };
-        if !directory(&path).exists() {
-            return Err(Failure::failed(format!(
-                "cannot create {}: there is no directory {}\n  make it first, or name another file",
-                path.display(),
-                directory(&path).display()
-            )));
+        if let Some(why) = absent_directory(directory(&path), "name another file") {
+            return Err(Failure::failed(format!("cannot create {}: {why}", path.display())));
         }
         let mut prefix = std::ffi::OsString::from(".");
         prefix.push(name);

@@ -1,7 +1,9 @@
 //! Reading a database that cannot be written: on a read-only or full disk, or somebody else's.
 //!
 //! An open replays the log into tables and begins a new log and manifest. Here all that stays in
-//! memory, above the files, which are only read.
+//! memory, above the files, which are only read. That is the tables made from the log and a
+//! memtable for each family: as much as the log on the disk is long, which the writer's
+//! `max_wal_size` bounds.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -160,7 +162,8 @@ impl Env for OverlayEnv {
     }
 
     /// Shared with others who only read; it keeps those out who write. Where there is no lock
-    /// file, or none that can be locked, nobody is kept out.
+    /// file, or none that can be locked, nobody is kept out: who writes then may remove files that
+    /// are being read, which shows as damage.
     fn lock(&self, path: &Path) -> Result<FileLock> {
         let is_file = path.metadata().is_ok_and(|found| found.is_file());
         let Some(file) = is_file.then(|| File::open(path).ok()).flatten() else {

@@ -10,7 +10,7 @@ use rustix::fs::{Advice, fadvise};
 use tempfile::TempDir;
 
 use super::data::Data;
-use crate::cli::failure::{Failure, Result};
+use crate::cli::failure::{Failure, Result, absent_directory};
 use crate::cli::interrupt::{self, Guard, Leftover, on_interrupt};
 use crate::{CfOptions, Compression, Db, Durability, Options, PosixEnv, WriteBatch, WriteOptions};
 
@@ -36,7 +36,10 @@ impl Place {
     /// directory is often in memory, where nothing can be cold.
     pub(crate) fn new(dir: Option<&Path>) -> Result<Self> {
         if let Some(dir) = dir {
-            fs::create_dir_all(dir).map_err(|error| Failure::file("create", dir, &error))?;
+            fs::create_dir_all(dir).map_err(|error| {
+                let what = format!("cannot create {}, which --dir names", dir.display());
+                Failure::system(what, &error)
+            })?;
             return Ok(Self::Kept(dir.to_path_buf()));
         }
         Self::temporary(None)
@@ -50,11 +53,10 @@ impl Place {
             |dir| Leftover::Tree(dir.path().to_path_buf()),
         );
         let (dir, guard) = made.map_err(|error| match parent {
-            Some(parent) if !parent.exists() => Failure::failed(format!(
-                "there is no directory {}\n  make it first, or name another place with --dir",
-                parent.display()
-            )),
-            Some(parent) => Failure::file("create a directory in", parent, &error),
+            Some(parent) => match absent_directory(parent, "name another place with --dir") {
+                Some(absent) => Failure::failed(absent),
+                None => Failure::file("create a directory in", parent, &error),
+            },
             None => Failure::failed(format!(
                 "cannot create a directory here: {error}\n  name a place with --dir"
             )),
