@@ -204,7 +204,7 @@ fn a_queue_dropped_in_a_child_waits_for_nothing() {
 /// LIFE-01: blocks that are with the parent's reactor are not the child's; its other files are.
 #[test]
 fn a_child_writes_by_plain_calls_and_leaves_the_parents_reactor_alone() {
-    const BLOCK: usize = 1 << 20;
+    use crate::uring::reactor::HANDED as BLOCK;
     if refused() {
         return;
     }
