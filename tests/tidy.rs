@@ -101,6 +101,22 @@ fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or("")
 }
 
+/// `cargo fmt` wraps code only. What cannot be wrapped is a row of a table, or a command.
+#[test]
+fn comments_are_no_wider_than_code() {
+    let mut problems = Vec::new();
+    for (name, text) in files("rs") {
+        for (number, line) in (1..).zip(text.lines()) {
+            let said = line.trim_start().trim_start_matches(['/', '!', ' ']);
+            let wraps = line.trim_start().starts_with("//") && !said.starts_with(['|', '`']);
+            if wraps && line.chars().count() > 100 && !said.starts_with("cargo run ") {
+                problems.push(format!("{name}:{number}: a comment beyond column 100"));
+            }
+        }
+    }
+    report(&problems);
+}
+
 #[test]
 fn files_have_a_subject_and_a_bounded_length() {
     let mut problems = Vec::new();
@@ -240,7 +256,8 @@ fn modules_of_the_engine_import_from_below_only() {
                 let Some(layer) = layer_of(&other) else { continue };
                 seen += 1;
                 let together = SAME_LAYER.contains(&(module, other.as_str()));
-                // Layer 0 knows itself: errors, options and coding are small and used by each other.
+                // Layer 0 knows itself: errors, options and coding are small and used by each
+                // other.
                 let below = layer < own || (own == 0 && layer == 0);
                 if other != module && !below && !together {
                     let line = number + 1;

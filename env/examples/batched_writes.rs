@@ -3,8 +3,8 @@
 //!
 //! The file is allocated and written once before, so no write changes its size. Each batch goes to
 //! places of its own, in an order that is not that of the file. The ways take turns, each turn
-//! begins with another one, and what each wrote in the first is read back and compared. What other programs
-//! do meanwhile disturbs all ways alike, so look at the ratios.
+//! begins with another one, and what each wrote in the first is read back and compared. What other
+//! programs do meanwhile disturbs all ways alike, so look at the ratios.
 //!
 //! ```sh
 //! cargo run --release -p treering-env --example batched_writes -- DIR [REPEATS]

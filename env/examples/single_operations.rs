@@ -1,9 +1,9 @@
 //! What single operations cost in each environment over the operating system, one environment after
 //! another in turns.
 //!
-//! A batch of each operation is timed in every environment before the next turn, and each turn begins
-//! with another environment. A ratio is the median of those of one turn. What other programs do
-//! meanwhile disturbs all alike.
+//! A batch of each operation is timed in every environment before the next turn, and each turn
+//! begins with another environment. A ratio is the median of those of one turn. What other programs
+//! do meanwhile disturbs all alike.
 //!
 //! ```sh
 //! cargo run --release -p treering-env --example single_operations -- DIR [ROUNDS]

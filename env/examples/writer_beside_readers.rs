@@ -3,9 +3,9 @@
 //!
 //! The writer appends records of 256 bytes to a log and syncs after every so many, as puts do, or
 //! writes tables in blocks of 256 KiB. The readers do nothing but push batches of reads to a queue
-//! of the same environment and pop them, from a file that is in the page cache, or from one that was
-//! dropped from it before and of which they read no page twice. The environments take turns. What other programs do meanwhile
-//! disturbs both alike, so look at the ratios.
+//! of the same environment and pop them, from a file that is in the page cache, or from one that
+//! was dropped from it before and of which they read no page twice. The environments take turns.
+//! What other programs do meanwhile disturbs both alike, so look at the ratios.
 //!
 //! ```sh
 //! cargo run --release -p treering-env --example writer_beside_readers -- DIR [MILLISECONDS] [ROUNDS]

@@ -140,7 +140,8 @@ counts! {
     ReactorBytesPeak => "reactor_bytes_peak",
     /// How often a writer had to wait for one of its own writes before it could hand over another.
     ReactorStalls => "reactor_stalls",
-    /// How often a table's writer was found to be faster than the reactor, and wrote for a while itself.
+    /// How often a table's writer was found to be faster than the reactor, and wrote for a while
+    /// itself.
     ReactorRests => "reactor_rests",
     /// How often a write was not handed over at once because the budget of bytes was used.
     ReactorBudgetFull => "reactor_budget_full",

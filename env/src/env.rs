@@ -159,8 +159,8 @@ pub trait RandomAccessFile: Any + Send + Sync + Debug {
     /// The path the file was opened by.
     fn path(&self) -> &Path;
 
-    /// A hint that the range will be read soon by [`read_exact_at`](Self::read_exact_at). Never fails
-    /// and never waits for the device.
+    /// A hint that the range will be read soon by [`read_exact_at`](Self::read_exact_at). Never
+    /// fails and never waits for the device.
     fn will_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
@@ -169,8 +169,8 @@ pub trait RandomAccessFile: Any + Send + Sync + Debug {
 /// What a write in place must be at multiples of. Both are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
-    /// Its address in memory. At most 4096 for the files of an environment over the operating system;
-    /// a [`Buffer`](crate::Buffer) of at least that many bytes lies at a multiple of it.
+    /// Its address in memory. At most 4096 for the files of an environment over the operating
+    /// system; a [`Buffer`](crate::Buffer) of at least that many bytes lies at a multiple of it.
     pub memory: usize,
     /// Its offset in the file, and its length. At most 65,536 for those files.
     pub offset: usize,
@@ -194,8 +194,8 @@ pub trait RandomRwFile: RandomAccessFile {
     /// at all may be written anywhere.
     fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()>;
 
-    /// Which writes are taken. Reads may begin and end anywhere. A wrapper gives what the file inside
-    /// gives.
+    /// Which writes are taken. Reads may begin and end anywhere. A wrapper gives what the file
+    /// inside gives.
     fn alignment(&self) -> Alignment;
 
     /// Makes all writes that returned before this call survive a power loss. Errors are sticky:

@@ -51,8 +51,8 @@ mod mark {
         if mark.is_null() {
             mark = make();
         }
-        // SAFETY: it leads to `NONE`, or to the start of a page of zeros that nobody unmaps: aligned,
-        // valid for ever, and used as an atomic number only.
+        // SAFETY: it leads to `NONE`, or to the start of a page of zeros that nobody unmaps:
+        // aligned, valid for ever, and used as an atomic number only.
         (!ptr::eq(mark, &raw const NONE)).then(|| unsafe { &*mark })
     }
 

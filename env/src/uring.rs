@@ -1,7 +1,7 @@
-//! The io_uring environment: misses of batched reads go to a ring together, and so do batched writes
-//! to direct files in place; blocks of tables are written by a thread that has a ring of its own,
-//! the reactor. Everything else is done as in the environment of plain system calls, which it holds
-//! inside.
+//! The io_uring environment: misses of batched reads go to a ring together, and so do batched
+//! writes to direct files in place; blocks of tables are written by a thread that has a ring of its
+//! own, the reactor. Everything else is done as in the environment of plain system calls, which it
+//! holds inside.
 //!
 //! A ring is used where it pays and nowhere else. A single read is a `pread` on the calling thread,
 //! since a ring at depth one loses. Appends to logs and syncs are made on the calling thread.
@@ -186,7 +186,8 @@ impl IoUringEnv {
     /// An error says that writes or reads were still in the kernel when `patience` was over. Their
     /// memory stays allocated, and their files open, until they complete, if they ever do. A file
     /// with such a write fails when it is flushed, and it may be applied or not; a queue makes such
-    /// a read again, by a plain call or on a ring of its own. Who waits already is told within 50 ms.
+    /// a read again, by a plain call or on a ring of its own. Who waits already is told within 50
+    /// ms.
     pub fn shutdown(&self, patience: Duration) -> Result<()> {
         if self.writes.shut_down(patience) {
             return Ok(());

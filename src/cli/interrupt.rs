@@ -2,8 +2,9 @@
 //! and processes.
 //!
 //! Whoever makes one of these registers it, at the latest as it is made, and keeps the [`Guard`] as
-//! long as it is there. A thread waits for SIGINT and SIGTERM (and SIGHUP, unless it is ignored, as under `nohup`),
-//! removes what is registered and ends the process with 128 plus the signal's number.
+//! long as it is there. A thread waits for SIGINT and SIGTERM (and SIGHUP, unless it is ignored, as
+//! under `nohup`), removes what is registered and ends the process with 128 plus the signal's
+//! number.
 //!
 //! The thread keeps the lock of the list until the process is gone. So whoever registers or drops
 //! a guard meanwhile waits, and [`settle`] at the end of the command waits too.

@@ -71,10 +71,10 @@ pub(crate) fn verify(args: &Report) -> Result {
     }
     let count = report.damages.len();
     note(format_args!(
-        "{count} damaged {}: {read}\n  to repair it restore the whole directory from one copy, since every open replaces files; \
-         keys outside those named can still be read (`scan --encoding escape --from KEY` goes on behind a damage, \
-         from the last key that it names), while a damaged \
-         CURRENT, manifest or log keeps the database from opening",
+        "{count} damaged {}: {read}\n  to repair it restore the whole directory from one copy, \
+         since every open replaces files; keys outside those named can still be read (`scan \
+         --encoding escape --from KEY` goes on behind a damage, from the last key that it names), \
+         while a damaged CURRENT, manifest or log keeps the database from opening",
         if count == 1 { "place" } else { "places" }
     ));
     Ok(Exit::Damaged)

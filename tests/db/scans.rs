@@ -35,7 +35,8 @@ fn a_scan_of_a_direct_database_reads_a_few_blocks_itself_and_the_rest_ahead() {
         let (plain, ahead) = (since.counter("preads"), since.counter("read_ahead_hits"));
         assert!(ahead > 2000 && plain < 50, "backward: {backward}: {since}");
         assert_eq!(since.counter("read_ahead_refused"), 0, "{since}");
-        // The ranges grow, so they are few, and none but the last is kept when the scan has left it.
+        // The ranges grow, so they are few, and none but the last is kept when the scan has left
+        // it.
         assert!(since.counter("read_ahead_ranges") < 40, "{since}");
         let facts = env.report().facts;
         let kept = facts.iter().find(|fact| fact.name == "direct files read ahead").unwrap();

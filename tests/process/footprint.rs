@@ -93,7 +93,8 @@ fn threads_that_read_and_end_leave_nothing_behind() {
         short_lived_threads(&db, 200, keys);
         let before = held();
         short_lived_threads(&db, 1000, keys);
-        // The allocator may keep a few mappings and pages more or less, but no page for each thread.
+        // The allocator may keep a few mappings and pages more or less, but no page for each
+        // thread.
         let slack = [0, 0, 40, 0, 3000];
         let mut after = [0; 5];
         let settled = until(|| {
@@ -135,9 +136,9 @@ fn iowait_of_the_machine() -> u64 {
     stat.lines().next().unwrap().split_whitespace().nth(5).unwrap().parse().unwrap()
 }
 
-/// What threads of this process called `name`, and workers of the kernel's, are doing: the letter of
-/// their state, and the number of the system call they are in, where that is told. Of a worker it is
-/// not: it never made one.
+/// What threads of this process called `name`, and workers of the kernel's, are doing: the letter
+/// of their state, and the number of the system call they are in, where that is told. Of a worker
+/// it is not: it never made one.
 fn doings(name: &str) -> Vec<(char, Option<i64>)> {
     let mut found = Vec::new();
     for task in fs::read_dir("/proc/self/task").unwrap() {

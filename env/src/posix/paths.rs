@@ -123,8 +123,8 @@ pub(crate) fn create_dir_all(os: &Os, dir: &Path) -> Result<()> {
                 found = true;
             }
             Err(libc::ENOENT) => {
-                // Below a directory that is there this says that the file system makes none, or that
-                // somebody takes away what is made.
+                // Below a directory that is there this says that the file system makes none, or
+                // that somebody takes away what is made.
                 if !found && let Some(parent) = next.parent().filter(|p| !p.as_os_str().is_empty())
                 {
                     missing.push(parent);

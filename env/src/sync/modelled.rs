@@ -8,8 +8,8 @@ use loom::sync::atomic::{AtomicU8, Ordering};
 
 pub(crate) use loom::sync::atomic::{AtomicUsize, fence};
 
-/// loom's mutex. It orders everything around it, and lets nobody find it locked in passing, which is
-/// as good as the real one where everything happens under it.
+/// loom's mutex. It orders everything around it, and lets nobody find it locked in passing, which
+/// is as good as the real one where everything happens under it.
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -27,8 +27,8 @@ const LOCKED: u8 = 1;
 /// Somebody may be waiting for it.
 const AWAITED: u8 = 2;
 
-/// A mutex that orders no more than the real one must: where somebody tries it in passing, or relies
-/// on a fence beside it, loom's would hide what is missing.
+/// A mutex that orders no more than the real one must: where somebody tries it in passing, or
+/// relies on a fence beside it, loom's would hide what is missing.
 #[derive(Debug)]
 pub(crate) struct LooseMutex<T> {
     state: AtomicU8,

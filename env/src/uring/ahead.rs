@@ -1,5 +1,6 @@
 //! Read-ahead of direct files. What `will_need` announces the reactor reads, into memory that is
-//! kept here until reads have come from one end of it to the other. Nothing of it belongs to a thread that reads.
+//! kept here until reads have come from one end of it to the other. Nothing of it belongs to a
+//! thread that reads.
 //!
 //! Invariants:
 //! * Memory kept and memory on its way together are never more than the limit. What finds no room
@@ -25,8 +26,8 @@ use crate::{Buffer, RandomAccessFile};
 const LONGEST: usize = 1 << 20;
 /// Memory pages, and the blocks of most tables.
 const PAGE: usize = 4096;
-/// A range nobody has read from during so many refusals is taken for left behind. A scan that goes on
-/// reads from its ranges some hundred times between two announcements.
+/// A range nobody has read from during so many refusals is taken for left behind. A scan that goes
+/// on reads from its ranges some hundred times between two announcements.
 const REFUSALS: u64 = 16;
 
 /// A file, and where in it a range begins.
@@ -36,7 +37,8 @@ type Place = (u64, u64);
 #[derive(Debug)]
 pub(crate) struct Ahead {
     os: Arc<Os>,
-    /// Weak, since files are also closed on the thread of the reactor, which cannot wait for itself.
+    /// Weak, since files are also closed on the thread of the reactor, which cannot wait for
+    /// itself.
     reactor: Weak<Reactor>,
     /// The process that has the reactor; another knows nothing of what is kept, lock included.
     owner: Process,
@@ -115,8 +117,9 @@ impl State {
         self.forget(place)
     }
 
-    /// A read has taken the bytes from `from` to `end`. Forgets what is of no more use: ranges of which
-    /// all was taken, and, when a range is begun, those of the file that were left by the way to it.
+    /// A read has taken the bytes from `from` to `end`. Forgets what is of no more use: ranges of
+    /// which all was taken, and, when a range is begun, those of the file that were left by the way
+    /// to it.
     fn take(&mut self, file: u64, from: u64, end: u64) -> Vec<Arc<Buffer>> {
         let (refusals, mut begun, mut over, mut at) = (self.refusals, None, Vec::new(), from);
         while at < end

@@ -122,8 +122,9 @@ impl IoUringEnvBuilder {
 
     /// Keeps at most so many bytes of what direct files were announced to be read
     /// ([`will_need`](crate::RandomAccessFile::will_need)), until it is read; what finds no room
-    /// is not read ahead, unless older ranges were left behind. The reactor reads it, up to 1 MiB or
-    /// a quarter of the bytes for one announcement. Default: 32 MiB, up to 64 GiB; 0, or no reactor ([`WritePath::Caller`]): announcements of direct files do nothing.
+    /// is not read ahead, unless older ranges were left behind. The reactor reads it, up to 1 MiB
+    /// or a quarter of the bytes for one announcement. Default: 32 MiB, up to 64 GiB; 0, or no
+    /// reactor ([`WritePath::Caller`]): announcements of direct files do nothing.
     /// `read_ahead_ranges`, `read_ahead_hits` and `read_ahead_refused` of the report count. Files
     /// in the page cache are read ahead by the kernel whatever this says.
     pub fn read_ahead(mut self, bytes: usize) -> Self {

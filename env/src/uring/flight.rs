@@ -22,9 +22,9 @@ const YIELDS: u32 = 16;
 /// How often an interrupted call is repeated while it should also submit: entering submits before
 /// it can be interrupted, so this is rare. A call that only waits is repeated without limit.
 const INTERRUPTIONS: u32 = 256;
-/// How often, a millisecond or two apart, a ring that may not be entered is looked at for what is in
-/// it. Nearly every device has answered by then, and one that has not must not hold the caller for
-/// ever.
+/// How often, a millisecond or two apart, a ring that may not be entered is looked at for what is
+/// in it. Nearly every device has answered by then, and one that has not must not hold the caller
+/// for ever.
 const LOOKS: u32 = 2000;
 /// The same for a ring that must be entered: its poll thread could still show something only if it
 /// is woken for another ring, or looks once more before it sleeps.
@@ -243,12 +243,12 @@ impl Flight {
     }
 
     /// A filter lets nobody enter any more. What was offered the kernel has not seen, unless a poll
-    /// thread takes it. What an ordinary ring took before is worked off and shows to who looks, once
-    /// this thread has made any system call. Two kinds of rings show nothing: one that asks the device,
-    /// which is asked by entering, and one whose poll thread sleeps, which only entering wakes, if need
-    /// be that of another ring. Those, and what takes a device longer than all looks, end as broken:
-    /// nobody knows what becomes of what is in flight. Who wants no completion does not wait for one
-    /// here.
+    /// thread takes it. What an ordinary ring took before is worked off and shows to who looks,
+    /// once this thread has made any system call. Two kinds of rings show nothing: one that asks
+    /// the device, which is asked by entering, and one whose poll thread sleeps, which only
+    /// entering wakes, if need be that of another ring. Those, and what takes a device longer than
+    /// all looks, end as broken: nobody knows what becomes of what is in flight. Who wants no
+    /// completion does not wait for one here.
     fn without_entering(
         &mut self,
         want: Want,

@@ -19,10 +19,10 @@
 //! * Memory in flight belongs to an operation in `ops`, which is taken apart only when no piece of
 //!   it is in a ring, or, if nobody wants its bytes, to a run in `loads`. Dropping the queue waits
 //!   for both; leaking it leaks them and the ring. What is with the reactor is the reactor's.
-//! * At most a window of reads, and one of writes, is issued; the others are descriptions only, with
-//!   the memory that a write brings. Neither kind waits for room in the other's window. Results
-//!   that nobody took yet are not in the window, so that the device has all of it to do while the
-//!   caller works on them, but only a few of them make room for more.
+//! * At most a window of reads, and one of writes, is issued; the others are descriptions only,
+//!   with the memory that a write brings. Neither kind waits for room in the other's window. Reads
+//!   whose results nobody took yet are not in the window, so that the device has all of it to do
+//!   while the caller works on them, but only a few of them make room for more.
 
 use std::collections::VecDeque;
 
@@ -50,8 +50,8 @@ mod writes;
 const ENTER_BATCH: usize = 16;
 /// Bytes of memory issued or ready at most, unless a single request needs more.
 const WINDOW_BYTES: usize = 8 << 20;
-/// Writes issued or ready at most, if reads may not be more, and counted apart from them: they bring
-/// their own memory, and the deeper a device is written to the faster it is.
+/// Writes issued or ready at most, if reads may not be more, and counted apart from them: they
+/// bring their own memory, and the deeper a device is written to the faster it is.
 const WRITE_WINDOW: usize = 128;
 /// Results that nobody took yet, for as many of which further reads are issued.
 const READY_ASIDE: usize = 2 * WAIT_BATCH;

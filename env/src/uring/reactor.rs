@@ -8,10 +8,10 @@
 //! offset and no younger write touches its range. The reactor never syncs: owners flush to the
 //! medium on their own thread, when everything they put is known to be in.
 //!
-//! Queues of direct reads that find no free ring hand their reads over as well, and so do files that
-//! are read ahead: see [`errand`]. Tasks go to the ring in the order in which they were handed over,
-//! whatever they are, and the parts of a long read take turns with what came after it, so that
-//! neither kind keeps the other out.
+//! Queues of direct reads that find no free ring hand their reads over as well, and so do files
+//! that are read ahead: see [`errand`]. Tasks go to the ring in the order in which they were handed
+//! over, whatever they are, and the parts of a long read take turns with what came after it, so
+//! that neither kind keeps the other out.
 //!
 //! Invariants:
 //! * Nothing that the kernel may still use is freed: see [`machine`].

@@ -34,9 +34,10 @@ const WORKERS: usize = 4;
 pub enum WritePath {
     /// Tables go through the reactor in blocks of 1 MiB, up to 4 of a file at once, and what is
     /// flushed before a block is full if it has 64 KiB; all other writes are made on the calling
-    /// thread, and so are for a while the blocks of a table whose writer was faster than the reactor. Where the reactor cannot work, or there is one
-    /// processor only, all appends are, and the report says why. Writes in place past the page
-    /// cache that are pushed to a queue go to a ring of the queue's own in one submission.
+    /// thread, and so are for a while the blocks of a table whose writer was faster than the
+    /// reactor. Where the reactor cannot work, or there is one processor only, all appends are, and
+    /// the report says why. Writes in place past the page cache that are pushed to a queue go to a
+    /// ring of the queue's own in one submission.
     #[default]
     Auto,
     /// Every append goes through the reactor, small ones to logs and manifests too, whose caller
@@ -59,8 +60,8 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    /// Starts the reactor if it is to be used on a kernel of this `release`. If `patient` it waits a
-    /// little for locked memory.
+    /// Starts the reactor if it is to be used on a kernel of this `release`. If `patient` it waits
+    /// a little for locked memory.
     pub(super) fn start(
         release: &str,
         options: &IoUringEnvBuilder,

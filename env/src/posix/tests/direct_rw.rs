@@ -1,4 +1,5 @@
-//! Files written in place past the page cache: what is taken, what is refused, and with which words.
+//! Files written in place past the page cache: what is taken, what is refused, and with which
+//! words.
 
 use std::fs;
 

@@ -3,8 +3,8 @@
 //!
 //! A run is an optimisation of the reads in it and never their fate: whatever goes wrong with it,
 //! each is read again on its own, and only what that says is its result. One that fails with an
-//! error goes back to the ring in single entries, in an order in which the kernel joins few of them:
-//! a bad block costs few of its neighbours a plain read.
+//! error goes back to the ring in single entries, in an order in which the kernel joins few of
+//! them: a bad block costs few of its neighbours a plain read.
 
 use super::RingQueue;
 use crate::Buffer;
@@ -204,8 +204,9 @@ impl RingQueue {
         self.shared.os.counters.add(Count::MergedCopyBytes, len as u64);
     }
 
-    /// Puts pieces that were part of a run in line again, before all others, to be read alone. Every
-    /// other one goes first: the kernel joins an entry with the one before it, if it continues it.
+    /// Puts pieces that were part of a run in line again, before all others, to be read alone.
+    /// Every other one goes first: the kernel joins an entry with the one before it, if it
+    /// continues it.
     fn stage_alone(&mut self, pieces: Vec<Piece>) {
         let (first, second): (Vec<_>, Vec<_>) =
             pieces.into_iter().enumerate().partition(|(n, _)| n % 2 == 0);

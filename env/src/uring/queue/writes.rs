@@ -1,9 +1,10 @@
 //! The queue's writes to files written in place past the page cache: all that are staged go to a
 //! ring in one submission, and each has a result of its own.
 //!
-//! They have a ring of their own, so that no read waits for a write. Where none is free the reads of
-//! the queue come first: while they are in flight, writes are made by plain calls where the thread
-//! would else wait, one at a time, and once no read needs the queue's ring the writes have it.
+//! They have a ring of their own, so that no read waits for a write. Where none is free the reads
+//! of the queue come first: while they are in flight, writes are made by plain calls where the
+//! thread would else wait, one at a time, and once no read needs the queue's ring the writes have
+//! it.
 //!
 //! Whatever does not go through whole is written by a plain call, which is harmless: the offset is
 //! fixed, and no other request for the range may be pending.
@@ -142,8 +143,8 @@ impl RingWrites {
         !self.staged.is_empty() || self.lane.in_flight() > 0
     }
 
-    /// Submits what is staged, as far as there is room, and adds what is done to `done`. A wait ends
-    /// when half of what is in flight has completed, or [`WAIT_BATCH`].
+    /// Submits what is staged, as far as there is room, and adds what is done to `done`. A wait
+    /// ends when half of what is in flight has completed, or [`WAIT_BATCH`].
     fn turn(&mut self, pace: Pace, done: &mut Vec<Done>) {
         if !self.lane.is_ours() {
             // A forked child: the ring is the parent's, the memory a copy.

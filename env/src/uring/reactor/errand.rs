@@ -41,8 +41,9 @@ pub(crate) trait Home: Debug + Send + Sync {
     /// For the memory of an operation whose own must be given up.
     fn os(&self) -> &Os;
 
-    /// Takes an operation back under the key that it was given for it; nothing of it is outstanding.
-    /// Called once for each errand, on the reactor's thread most often, which must not be held up.
+    /// Takes an operation back under the key that it was given for it; nothing of it is
+    /// outstanding. Called once for each errand, on the reactor's thread most often, which must not
+    /// be held up.
     fn take_back(&self, key: u64, op: Op);
 }
 

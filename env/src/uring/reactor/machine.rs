@@ -264,8 +264,8 @@ impl Machine {
         }
     }
 
-    /// A flush that was cancelled did nothing, and the one at the end of the file does all of it. Any
-    /// other failure was told to this flush alone, and must be the file's.
+    /// A flush that was cancelled did nothing, and the one at the end of the file does all of it.
+    /// Any other failure was told to this flush alone, and must be the file's.
     fn judge_sync(&mut self, sync: EarlySync, result: i32) {
         let errno = result.saturating_neg();
         if errno <= 0 {

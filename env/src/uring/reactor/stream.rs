@@ -143,7 +143,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A file of which nothing was handed over. That `given_up` says that a shutdown ran out of time.
+    /// A file of which nothing was handed over. That `given_up` says that a shutdown ran out of
+    /// time.
     pub(crate) fn new(file: &Arc<Shared>, hints: Hints, given_up: &Arc<AtomicBool>) -> Arc<Self> {
         let pushed = hints.write_back.then_some(0);
         let progress = Mutex::new(Progress { pushed, ..Progress::default() });
