@@ -246,5 +246,19 @@ mod tests {
         assert_eq!(closed.code(), 0);
         let full = output_failure(&io::Error::from(io::ErrorKind::StorageFull));
         assert_eq!(full.code(), 3);
+        let said = full.to_string();
+        assert!(said.contains("make room") && !said.contains("lost"), "{said}");
+    }
+
+    #[test]
+    fn only_a_directory_that_is_not_there_is_called_absent() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(absent_directory(dir.path(), "go home"), None);
+        let absent = dir.path().join("absent");
+        let said = absent_directory(&absent, "go home").unwrap();
+        assert!(
+            said.contains(&*absent.to_string_lossy()) && said.ends_with("or go home"),
+            "{said}"
+        );
     }
 }
